@@ -1,0 +1,371 @@
+//! The data matrix X, dense or sparse, f32 or f64, and the products every objective is made of.
+
+use std::ops::Range;
+
+use faer::linalg::matmul::{matmul, triangular};
+use faer::{Accum, Mat, MatMut, MatRef};
+
+use super::{DataError, Rows};
+use crate::threads::par;
+
+/// The element type of data: f32 or f64.
+pub trait Element: faer::traits::RealField + Copy + Send + Sync + bytemuck::Pod {
+    /// Rounds an f64 to this type.
+    fn of(value: f64) -> Self;
+    /// Widens to f64, exactly.
+    fn wide(self) -> f64;
+    /// eˣ.
+    fn exponential(self) -> Self;
+}
+
+impl Element for f32 {
+    fn of(value: f64) -> Self {
+        value as f32
+    }
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
+    fn exponential(self) -> Self {
+        self.exp()
+    }
+}
+
+impl Element for f64 {
+    fn of(value: f64) -> Self {
+        value
+    }
+    fn wide(self) -> f64 {
+        self
+    }
+    fn exponential(self) -> Self {
+        self.exp()
+    }
+}
+
+/// A dense matrix, row by row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dense<T> {
+    rows: usize,
+    columns: usize,
+    values: Vec<T>,
+}
+
+impl<T: Element> Dense<T> {
+    /// `values` row by row. Fails when the count is wrong, the matrix empty or a number not finite.
+    pub fn new(rows: usize, columns: usize, values: Vec<T>) -> Result<Self, DataError> {
+        require_some("X", rows, columns)?;
+        let expected = rows * columns;
+        if values.len() != expected {
+            return Err(DataError::Shape {
+                name: "X",
+                unit: "numbers",
+                found: values.len(),
+                expected,
+                with: "its rows and columns",
+            });
+        }
+        if let Some(at) = values.iter().position(|value| !value.wide().is_finite()) {
+            return Err(DataError::NotFinite {
+                name: "X",
+                value: values[at].wide(),
+                row: at / columns,
+                column: at % columns,
+            });
+        }
+        Ok(Self { rows, columns, values })
+    }
+
+    /// Row i.
+    #[must_use]
+    pub fn row(&self, i: usize) -> &[T] {
+        &self.values[i * self.columns..][..self.columns]
+    }
+}
+
+/// A sparse matrix, row by row (compressed sparse rows).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Csr<T> {
+    columns: usize,
+    starts: Vec<usize>,
+    indices: Vec<u32>,
+    values: Vec<T>,
+}
+
+impl<T: Element> Csr<T> {
+    /// Row i holds `values[starts[i]..starts[i+1]]` in the columns `indices[starts[i]..starts[i+1]]`, which must
+    /// increase. Fails when the parts contradict each other or a number is not finite.
+    pub fn new(columns: usize, starts: Vec<usize>, indices: Vec<u32>, values: Vec<T>) -> Result<Self, DataError> {
+        let rows = starts.len().saturating_sub(1);
+        require_some("X", rows, columns)?;
+        let sparse = |what, value, position, limit: String| DataError::Sparse { what, value, position, limit };
+        if values.len() != indices.len() {
+            return Err(DataError::Shape {
+                name: "X",
+                unit: "values",
+                found: values.len(),
+                expected: indices.len(),
+                with: "its column numbers",
+            });
+        }
+        if starts[0] != 0 {
+            return Err(sparse("row start", starts[0], 0, "the first row starts at 0".into()));
+        }
+        if starts[rows] != values.len() {
+            return Err(sparse("row end", starts[rows], rows, format!("the last row ends at {}", values.len())));
+        }
+        for row in 0..rows {
+            let (from, to) = (starts[row], starts[row + 1]);
+            if from > to || to > values.len() {
+                return Err(sparse(
+                    "row start",
+                    to,
+                    row + 1,
+                    format!("row starts never fall and stay within {}", values.len()),
+                ));
+            }
+            for at in from..to {
+                let column = indices[at] as usize;
+                if column >= columns {
+                    return Err(sparse("column", column, at, format!("columns are below {columns}")));
+                }
+                if at > from && indices[at - 1] as usize >= column {
+                    return Err(sparse("column", column, at, "columns increase along a row".into()));
+                }
+                if !values[at].wide().is_finite() {
+                    return Err(DataError::NotFinite { name: "X", value: values[at].wide(), row, column });
+                }
+            }
+        }
+        Ok(Self { columns, starts, indices, values })
+    }
+
+    /// The share of entries that is stored.
+    #[must_use]
+    pub fn filled(&self) -> f64 {
+        self.values.len() as f64 / ((self.starts.len() - 1) as f64 * self.columns as f64)
+    }
+
+    /// The columns and values of row i.
+    pub fn row(&self, i: usize) -> impl Iterator<Item = (usize, T)> + '_ {
+        let range = self.starts[i]..self.starts[i + 1];
+        self.indices[range.clone()].iter().map(|&column| column as usize).zip(self.values[range].iter().copied())
+    }
+}
+
+/// The data matrix X, n × d.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Features<T> {
+    /// Every entry stored.
+    Dense(Dense<T>),
+    /// Only nonzero entries stored.
+    Sparse(Csr<T>),
+}
+
+/// Rows handled at a time: a megabyte or two at MNIST's width, so that a second product finds them in cache.
+const CHUNK: usize = 512;
+/// Rows widened to f64 at a time for a Gram matrix, whose result is read and written once a chunk.
+const GRAM_CHUNK: usize = 1024;
+
+impl<T: Element> Features<T> {
+    /// n.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Dense(x) => x.rows,
+            Self::Sparse(x) => x.starts.len() - 1,
+        }
+    }
+
+    /// d.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        match self {
+            Self::Dense(x) => x.columns,
+            Self::Sparse(x) => x.columns,
+        }
+    }
+
+    /// Writes `X W` over all rows into `out`, row by row: `out[i·k + j]`. W is d × k, column by column.
+    pub fn multiply(&self, weights: &[f64], out: &mut [f64]) {
+        let k = weights.len() / self.columns();
+        self.for_products(Rows::All, weights, |part, _, products| {
+            for (out, product) in out[part.start * k..part.end * k].iter_mut().zip(products) {
+                *out = product.wide();
+            }
+        });
+    }
+
+    /// Writes `Xᵀ G` over `rows` into `out` (d × k, column by column), where row i of G is what `link(i, row)` makes of
+    /// row i of `X W`. Both products are taken chunk by chunk while the rows are in cache.
+    pub fn pull_back(&self, rows: Rows<'_>, weights: &[f64], mut link: impl FnMut(usize, &mut [T]), out: &mut [f64]) {
+        let d = self.columns();
+        let k = weights.len() / d;
+        out.fill(0.0);
+        let mut partial = vec![T::of(0.0); out.len()];
+        self.for_products(rows, weights, |part, chunk, products| {
+            for (row, products) in rows.iter(part.clone()).zip(products.chunks_exact_mut(k)) {
+                link(row, products);
+            }
+            match chunk {
+                Chunk::Dense(chunk) => {
+                    let g = MatRef::from_row_major_slice(&*products, part.len(), k);
+                    let into = MatMut::from_column_major_slice_mut(&mut partial, d, k);
+                    matmul(into, Accum::Replace, chunk.transpose(), g, T::of(1.0), par());
+                    for (out, &partial) in out.iter_mut().zip(&partial) {
+                        *out += partial.wide();
+                    }
+                }
+                Chunk::Sparse(x) => {
+                    for (row, g) in rows.iter(part).zip(products.chunks_exact(k)) {
+                        for (column, value) in x.row(row) {
+                            for (j, g) in g.iter().enumerate() {
+                                out[j * d + column] += value.wide() * g.wide();
+                            }
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// Visits `rows` chunk by chunk with their rows of `X W`.
+    fn for_products(
+        &self,
+        rows: Rows<'_>,
+        weights: &[f64],
+        mut visit: impl FnMut(Range<usize>, Chunk<'_, T>, &mut [T]),
+    ) {
+        let (d, count) = (self.columns(), rows.count(self.rows()));
+        let k = weights.len() / d;
+        let weights: Vec<T> = weights.iter().map(|&weight| T::of(weight)).collect();
+        let mut products = vec![T::of(0.0); CHUNK.min(count) * k];
+        let mut gathered = Vec::new();
+        for start in (0..count).step_by(CHUNK) {
+            let part = start..count.min(start + CHUNK);
+            let products = &mut products[..part.len() * k];
+            match self {
+                Self::Dense(x) => {
+                    let values = match rows {
+                        Rows::All => &x.values[part.start * d..part.end * d],
+                        Rows::Picked(picked) => {
+                            gathered.clear();
+                            gathered.reserve(CHUNK.min(count) * d);
+                            picked[part.clone()].iter().for_each(|&row| gathered.extend_from_slice(x.row(row)));
+                            &gathered
+                        }
+                    };
+                    let chunk = MatRef::from_row_major_slice(values, part.len(), d);
+                    matmul(
+                        MatMut::from_row_major_slice_mut(products, part.len(), k),
+                        Accum::Replace,
+                        chunk,
+                        MatRef::from_column_major_slice(&weights, d, k),
+                        T::of(1.0),
+                        par(),
+                    );
+                    visit(part, Chunk::Dense(chunk), products);
+                }
+                Self::Sparse(x) => {
+                    for (row, products) in rows.iter(part.clone()).zip(products.chunks_exact_mut(k)) {
+                        for (j, product) in products.iter_mut().enumerate() {
+                            *product =
+                                T::of(x.row(row).map(|(i, value)| value.wide() * weights[j * d + i].wide()).sum());
+                        }
+                    }
+                    visit(part, Chunk::Sparse(x), products);
+                }
+            }
+        }
+    }
+
+    /// `XᵀX` (both triangles) and `XᵀY` in f64 whatever the data: a Gram matrix rounded to f32 would lose every small λ.
+    /// Y has k ≥ 1 numbers a row, row by row.
+    #[must_use]
+    pub fn gram(&self, y: &[f64]) -> (Mat<f64>, Mat<f64>) {
+        let (n, d) = (self.rows(), self.columns());
+        let k = y.len() / n;
+        let (mut gram, mut cross) = (Mat::<f64>::zeros(d, d), Mat::<f64>::zeros(d, k));
+        match self {
+            Self::Dense(x) => {
+                let mut wide = vec![0.0; GRAM_CHUNK.min(n) * d];
+                for (chunk, y) in x.values.chunks(GRAM_CHUNK * d).zip(y.chunks(GRAM_CHUNK * k)) {
+                    let wide = &mut wide[..chunk.len()];
+                    for (wide, &value) in wide.iter_mut().zip(chunk) {
+                        *wide = value.wide();
+                    }
+                    let rows = wide.len() / d;
+                    let chunk = MatRef::from_row_major_slice(&*wide, rows, d);
+                    triangular::matmul(
+                        gram.as_mut(),
+                        triangular::BlockStructure::TriangularLower,
+                        Accum::Add,
+                        chunk.transpose(),
+                        triangular::BlockStructure::Rectangular,
+                        chunk,
+                        triangular::BlockStructure::Rectangular,
+                        1.0,
+                        par(),
+                    );
+                    let y = MatRef::from_row_major_slice(y, rows, k);
+                    matmul(cross.as_mut(), Accum::Add, chunk.transpose(), y, 1.0, par());
+                }
+            }
+            Self::Sparse(x) => {
+                for i in 0..n {
+                    for (a, left) in x.row(i) {
+                        for (b, right) in x.row(i).take_while(|&(b, _)| b <= a) {
+                            gram[(a, b)] += left.wide() * right.wide();
+                        }
+                        for j in 0..k {
+                            cross[(a, j)] += left.wide() * y[i * k + j];
+                        }
+                    }
+                }
+            }
+        }
+        for column in 0..d {
+            for row in 0..column {
+                gram[(row, column)] = gram[(column, row)];
+            }
+        }
+        (gram, cross)
+    }
+
+    /// The mean of every column, in f64.
+    #[must_use]
+    pub fn means(&self) -> Vec<f64> {
+        let mut sums = vec![0.0; self.columns()];
+        match self {
+            Self::Dense(x) => {
+                for row in x.values.chunks_exact(x.columns) {
+                    for (sum, value) in sums.iter_mut().zip(row) {
+                        *sum += value.wide();
+                    }
+                }
+            }
+            Self::Sparse(x) => {
+                for (&column, value) in x.indices.iter().zip(&x.values) {
+                    sums[column as usize] += value.wide();
+                }
+            }
+        }
+        let n = self.rows() as f64;
+        sums.iter_mut().for_each(|sum| *sum /= n);
+        sums
+    }
+}
+
+/// The data behind a chunk of products.
+enum Chunk<'a, T> {
+    /// Its rows, gathered.
+    Dense(MatRef<'a, T>),
+    /// The whole matrix: sparse rows are cheap to find.
+    Sparse(&'a Csr<T>),
+}
+
+pub(super) fn require_some(name: &'static str, rows: usize, columns: usize) -> Result<(), DataError> {
+    if rows == 0 || columns == 0 {
+        return Err(DataError::Empty { name, rows, columns });
+    }
+    Ok(())
+}

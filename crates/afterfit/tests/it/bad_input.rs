@@ -1,0 +1,387 @@
+//! Bad input is a clear error that names the value and the limit; never a panic, a NaN or a hang.
+
+use std::path::Path as FilePath;
+
+use afterfit::average::averages;
+use afterfit::dial::{Dial, Nodes, plan};
+use afterfit::objective::{Csr, Dense, Features, Kernel, KernelRidge, LeastSquares, Quadratic, Softmax};
+use afterfit::optimizer::{Method, Optimizer, OptimizerError, Preconditioner, RateSchedule, State};
+use afterfit::path::{Batches, LivePath, Path, Recording, StoredPath, record};
+use afterfit::scheme::{Answer, PathInfo, Recurrence, Scheme, Stride, Weighting, strided};
+use afterfit::theory::{Noise, Setting, nsgd_deviation, sgd_deviation};
+use afterfit::{Error, Result};
+use faer::Mat;
+use proptest::prelude::*;
+
+use crate::common::*;
+
+fn says<T>(result: Result<T, impl std::fmt::Display>, expected: &str) {
+    match result {
+        Ok(_) => panic!("accepted; expected: {expected}"),
+        Err(error) => assert_eq!(error.to_string(), expected),
+    }
+}
+
+fn features(values: Vec<f64>, rows: usize, columns: usize) -> Features<f64> {
+    Features::Dense(Dense::new(rows, columns, values).unwrap())
+}
+
+fn small() -> Quadratic {
+    quadratic(&mut rng(81), &[0.5, 2.0], 1)
+}
+
+fn live(objective: &Quadratic, method: Method, schedule: RateSchedule, steps: u64) -> Result<LivePath<'_>> {
+    LivePath::new(objective, Optimizer::new(method, schedule), Batches::Full, steps, None)
+}
+
+#[test]
+fn strengths() {
+    let objective = small();
+    let mut path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 5).unwrap();
+    let mut average = |l2| averages(&mut path, &[Weighting::L2(l2)], Answer::Regularized, Stride::Linear);
+    says(average(0.0), "l2 is 0: it must be above 0 and at most 1e100");
+    says(average(-1.0), "l2 is -1: it must be above 0 and at most 1e100");
+    says(average(f64::NAN), "l2 is NaN: it must be above 0 and at most 1e100");
+    says(average(f64::INFINITY), "l2 is inf: it must be above 0 and at most 1e100");
+    assert!(average(1e100).unwrap()[0].weights.iter().all(|w| w.is_finite()));
+    assert!(average(1e-300).unwrap()[0].weights.iter().all(|w| w.is_finite()));
+    let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.1)).regularized(-2.0);
+    let refused = LivePath::new(&objective, optimizer, Batches::Full, 5, None);
+    says(refused, "l2 is -2: it must be above 0 and at most 1e100");
+    says(objective.solve(-1.0, &[0.0; 2], None), "l2 is -1: it must be at least 0 and finite");
+}
+
+#[test]
+fn extreme_strengths_never_give_nan() {
+    let objective = small();
+    for method in [
+        Method::Descent,
+        Method::HeavyBall { momentum: 0.99 },
+        Method::Nesterov { momentum: 0.99 },
+        Method::NesterovPaper { alpha: 0.3 },
+        Method::NesterovPaper { alpha: 0.0 },
+    ] {
+        let mut path = live(&objective, method.clone(), RateSchedule::Constant(0.4), 30).unwrap();
+        for l2 in [1e-300, 1e-100, 1e-17, 1e17, 1e99, 1e100] {
+            for answer in [Answer::Regularized, Answer::Normalized] {
+                let found = averages(&mut path, &[Weighting::L2(l2)], answer, Stride::Linear).unwrap();
+                assert!(found[0].weights.iter().all(|w| w.is_finite()), "{method:?} {l2:e} {answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn optimizers() {
+    let objective = small();
+    let constant = || RateSchedule::Constant(0.1);
+    for momentum in [1.0, -0.1, f64::NAN] {
+        let expected = format!("momentum is {momentum}: it must be at least 0 and below 1");
+        says(live(&objective, Method::HeavyBall { momentum }, constant(), 5), &expected);
+        says(live(&objective, Method::Nesterov { momentum }, constant(), 5), &expected);
+    }
+    says(
+        live(&objective, Method::NesterovPaper { alpha: -1.0 }, constant(), 5),
+        "alpha is -1: it must be at least 0 and finite",
+    );
+    says(
+        live(&objective, Method::NesterovPaper { alpha: 20.0 }, constant(), 5),
+        "rate × alpha is 2: it must be at most 1 for the momentum (1−√(ηα))/(1+√(ηα)) to exist",
+    );
+    says(
+        live(&objective, Method::Descent, RateSchedule::Constant(0.0), 5),
+        "rate is 0: it must be above 0 and at most 1e50",
+    );
+    says(
+        live(&objective, Method::Descent, RateSchedule::Constant(f64::NAN), 5),
+        "rate is NaN: it must be above 0 and at most 1e50",
+    );
+    says(
+        live(&objective, Method::Descent, RateSchedule::List(vec![0.1; 3]), 5),
+        "number of rates is 3: it must be at least 5, the number of steps",
+    );
+    says(
+        live(&objective, Method::Descent, RateSchedule::Drops { base: 0.1, at: vec![(4, 0.1), (2, 0.1)] }, 5),
+        "step of a rate drop is 2: it must be above the drop before it, 4",
+    );
+    says(
+        live(&objective, Method::Coordinatewise { factors: vec![1.0] }, constant(), 5),
+        "the list of rate factors has 1 rows, but 2 are needed to fit the rows of the weights",
+    );
+    says(
+        live(&objective, Method::Coordinatewise { factors: vec![1.0, -1.0] }, constant(), 5),
+        "rate factor is -1: it must be at least 0 and at most 1e50",
+    );
+    let indefinite = Mat::from_fn(2, 2, |i, j| if i == j { 1.0 } else { 2.0 });
+    says(Preconditioner::new(indefinite), "Q is not positive definite: its Cholesky factorization stops at row 1 of 2");
+    let lopsided = Mat::from_fn(2, 2, |i, j| (1 + i + 2 * j) as f64);
+    says(Preconditioner::new(lopsided), "Q is not symmetric: entry (0, 1) is 3 and its mirror image 2");
+    let wrong = Preconditioner::new(Mat::identity(3, 3)).unwrap();
+    says(
+        live(&objective, Method::Preconditioned(wrong), constant(), 5),
+        "Q has 3 rows, but 2 are needed to fit the rows of the weights",
+    );
+    let optimizer = || Optimizer::new(Method::Descent, constant());
+    let start = |center: &[f64]| LivePath::new(&objective, optimizer(), Batches::Full, 5, Some(center)).map(|_| ());
+    says(start(&[1.0]), "the starting weights have 1 numbers: the objective needs 2");
+    says(start(&[1.0, f64::NAN]), "the starting weights hold NaN at position 1: every number must be finite");
+    let squares = LeastSquares::new(features(vec![1.0; 6], 3, 2), vec![1.0; 3], 1, 0.0, false).unwrap();
+    for size in [0, 4] {
+        let batches = Batches::Shuffled { size, seed: 0 };
+        let refused = LivePath::new(&squares, optimizer(), batches, 5, None);
+        says(refused, &format!("batch size is {size}: it must be from 1 to the 3 rows there are"));
+    }
+    let softmax = Softmax::new(features(vec![1.0; 6], 3, 2), vec![0, 1, 0], 2, 0.0, true).unwrap();
+    let q = Preconditioner::new(Mat::identity(2, 2)).unwrap();
+    let refused =
+        LivePath::new(&softmax, Optimizer::new(Method::Preconditioned(q), constant()), Batches::Full, 5, None);
+    says(refused, "Q applies to the rows of W and cannot be used while intercepts are trained with it");
+    let state = State { step: 9, weights: vec![0.0; 2], memory: Vec::new() };
+    let path = live(&objective, Method::Descent, constant(), 5).unwrap();
+    says(path.resume(state), "the state holds 9 steps: this run needs at most 5");
+}
+
+#[test]
+fn diverging_runs_name_the_rate_and_one_over_beta() {
+    let objective = small();
+    for method in [Method::Descent, Method::HeavyBall { momentum: 0.5 }, Method::NesterovPaper { alpha: 0.1 }] {
+        let mut path = live(&objective, method, RateSchedule::Constant(5.0), 1_000_000).unwrap();
+        let error = path.for_each(&mut |iterate| {
+            assert!(iterate.step < 100, "noticed early");
+            assert!(iterate.weights.iter().all(|w| w.is_finite()));
+            Ok(())
+        });
+        let Err(Error::Optimizer(OptimizerError::Diverged { rate, safe, .. })) = error else {
+            panic!("{error:?}");
+        };
+        assert!(rate == 5.0 && (safe - 0.5).abs() < 1e-12);
+    }
+    // Past 1/β but short of 2/β: it runs, with a warning.
+    let path = live(&objective, Method::Descent, RateSchedule::Constant(0.6), 10).unwrap();
+    let warning = path.rate_warning().unwrap().unwrap();
+    assert_eq!(warning.to_string(), "rate 0.6 exceeds 1/β = 5.0000e-1: the run may oscillate or diverge");
+    let path = live(&objective, Method::Descent, RateSchedule::Constant(0.4), 10).unwrap();
+    assert_eq!(path.rate_warning().unwrap(), None);
+}
+
+#[test]
+fn data() {
+    says(Dense::<f64>::new(0, 3, vec![]), "X has 0 rows and 3 columns: at least one of each is needed");
+    says(Dense::new(2, 2, vec![1.0; 3]), "X has 3 numbers, but 4 are needed to fit its rows and columns");
+    says(
+        Dense::new(2, 2, vec![1.0, 2.0, f64::INFINITY, 4.0]),
+        "X holds inf at row 1, column 0: every number must be finite",
+    );
+    says(Csr::new(3, vec![0, 1], vec![3], vec![1.0]), "sparse matrix: column 3 at position 0: columns are below 3");
+    says(
+        Csr::new(3, vec![0, 2], vec![1, 1], vec![1.0; 2]),
+        "sparse matrix: column 1 at position 1: columns increase along a row",
+    );
+    says(
+        Csr::new(3, vec![0, 2, 1], vec![1], vec![1.0]),
+        "sparse matrix: row start 2 at position 1: row starts never fall and stay within 1",
+    );
+    says(
+        Csr::new(3, vec![0, 1], vec![0], vec![f64::NAN]),
+        "X holds NaN at row 0, column 0: every number must be finite",
+    );
+    says(Csr::<f64>::new(3, vec![], vec![], vec![]), "X has 0 rows and 3 columns: at least one of each is needed");
+    let x = || features(vec![1.0; 4], 2, 2);
+    says(LeastSquares::new(x(), vec![1.0], 1, 0.0, false), "y has 1 numbers, but 2 are needed to fit the rows of X");
+    says(
+        LeastSquares::new(x(), vec![1.0, f64::NAN], 1, 0.0, true),
+        "y holds NaN at row 1, column 0: every number must be finite",
+    );
+    says(LeastSquares::new(x(), vec![1.0; 2], 1, -0.1, true), "ridge is -0.1: it must be at least 0 and finite");
+    says(
+        Softmax::new(x(), vec![0, 2], 2, 0.0, true),
+        "label 2 at row 1: labels must be below 2, the number of classes",
+    );
+    says(Softmax::new(x(), vec![0, 0], 1, 0.0, true), "1 class(es): a softmax needs at least 2");
+    says(Softmax::new(x(), vec![0], 2, 0.0, true), "labels has 1 entries, but 2 are needed to fit the rows of X");
+    let lopsided = Mat::from_fn(2, 2, |i, j| (1 + i + 2 * j) as f64);
+    says(
+        Quadratic::new(lopsided.clone(), Mat::zeros(2, 1)),
+        "Σ is not symmetric: entry (0, 1) is 3 and its mirror image 2",
+    );
+    says(Quadratic::new(Mat::identity(2, 2), Mat::zeros(3, 1)), "a has 3 rows, but 2 are needed to fit the rows of Σ");
+    says(
+        KernelRidge::new(lopsided, Mat::zeros(2, 1), 0.0),
+        "K is not symmetric: entry (0, 1) is 3 and its mirror image 2",
+    );
+    says(Kernel::Rbf { gamma: 0.0 }.matrix(&x(), &x()), "kernel gamma is 0: it must be above 0 and finite");
+    let wide = features(vec![1.0; 3], 1, 3);
+    says(Kernel::Linear.matrix(&x(), &wide), "Z has 3 columns, but 2 are needed to fit the columns of X");
+}
+
+#[test]
+fn weightings_and_strides() {
+    let objective = small();
+    let path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap();
+    let scheme = Scheme::new(path.info()).unwrap();
+    let weights = |weighting| scheme.weights(weighting, Answer::Normalized);
+    says(weights(Weighting::Ratio(1.5)), "ratio is 1.5: it must be above 0 and at most 1");
+    says(weights(Weighting::Tail(6)), "tail is 6: it must be from 1 to the 5 iterates there are");
+    says(weights(Weighting::Ema(1.0)), "EMA decay is 1: it must be at least 0 and below 1");
+    says(weights(Weighting::Swa { start: 9, every: 1 }), "SWA start is 9: it must be below 5, the number of iterates");
+    says(strided(&[0.5, 0.5], &[0, 3], Stride::Linear), "kept step is 3: it must be at most 1, the path's last step");
+    says(strided(&[0.5, 0.5], &[1, 1], Stride::Left), "kept step is 1: it must be above the kept step before it, 1");
+    says(strided(&[0.5, 0.5], &[], Stride::Left), "number of kept iterates is 0: it must be at least 1");
+    says(Recording::Every(0).kept(5), "recording interval is 0: it must be at least 1");
+}
+
+#[test]
+fn dials() {
+    let objective = small();
+    let path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap();
+    says(Nodes::new(1.0, 0.1, 8), "lower end of the l2 range is 1: it must be below the upper end, 0.1");
+    says(Nodes::new(0.0, 0.1, 8), "l2 is 0: it must be above 0 and at most 1e100");
+    says(Nodes::new(0.1, 1.0, 0), "number of dial nodes is 0: it must be from 1 to 256");
+    let mut dial = Dial::new(Nodes::new(0.01, 1.0, 8).unwrap(), path.info(), path.center()).unwrap();
+    says(dial.read(0.1, Answer::Regularized), "this dial has seen no iterate yet");
+    dial.finish(&[0.0, 0.0]).unwrap();
+    says(dial.read(2.0, Answer::Regularized), "l2 2 lies outside this dial's range 0.01..1");
+    says(dial.read(f64::NAN, Answer::Regularized), "l2 NaN lies outside this dial's range 0.01..1");
+    assert_eq!(dial.read(0.1, Answer::Normalized).unwrap().weights, [0.0, 0.0]);
+    says(dial.push(&[1.0], 0.1), "an iterate of 1 numbers: this dial was made for 2");
+    says(dial.push(&[1.0, f64::NAN], 0.1), "iterate 0 holds NaN at position 1: every number must be finite");
+    says(dial.push(&[1.0, 1.0], 0.0), "rate is 0: it must be above 0 and at most 1e50");
+    let coordinates =
+        PathInfo { recurrence: Recurrence::Coordinatewise, factors: Some(vec![1.0; 2]), ..path.info().clone() };
+    says(
+        Dial::new(Nodes::new(0.01, 1.0, 8).unwrap(), &coordinates, &[0.0; 2]),
+        "a dial needs scalar weights, but this path moves each coordinate at its own rate",
+    );
+    let info = path.info();
+    says(plan(0.01, 1.0, info, 1, 0.0), "tolerance is 0: it must be above 0 and at most 1");
+}
+
+#[test]
+fn theory_refuses_broken_assumptions() {
+    let fine = Setting {
+        rate: 0.01,
+        largest_rate: 0.01,
+        l2: 1.0,
+        alpha: 1.0,
+        beta: 80.0,
+        sigma: 1.0,
+        delta: 0.1,
+        noise: Noise::Variance,
+    };
+    assert!(sgd_deviation(&fine).is_ok());
+    says(
+        sgd_deviation(&Setting { rate: 0.02, largest_rate: 0.02, ..fine }),
+        "Theorem 1: rate 0.02 exceeds 1/β = 0.0125",
+    );
+    says(sgd_deviation(&Setting { alpha: 90.0, ..fine }), "Theorem 1: alpha 90 exceeds beta = 80");
+    says(sgd_deviation(&Setting { delta: 1.0, ..fine }), "delta is 1: it must be above 0 and below 1");
+    says(sgd_deviation(&Setting { l2: 0.0, ..fine }), "l2 is 0: it must be above 0 and at most 1e100");
+    says(nsgd_deviation(&fine, 0.5), "Theorem 3: smallest eigenvalue 0.5 must be above alpha = 1");
+    says(
+        nsgd_deviation(&Setting { largest_rate: 0.011, ..fine }, 2.0),
+        "Theorem 3: largest rate 0.011 exceeds the smallest (Nesterov's is constant) = 0.01",
+    );
+}
+
+fn write(file: &FilePath, header: &str, data: &[u8]) {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(data);
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn broken_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("broken");
+    let name = file.display().to_string();
+    let open = || StoredPath::open(&file).map(|_| ());
+    assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: No such file")));
+    std::fs::write(&file, b"abc").unwrap();
+    says(open(), &format!("{name}: not a safetensors file: 3 bytes long: too short for a header"));
+    std::fs::write(&file, u64::MAX.to_le_bytes()).unwrap();
+    says(open(), &format!("{name}: a header of {} bytes is claimed; at most 0 fit this file", u64::MAX));
+    write(&file, "{}", b"");
+    says(open(), &format!("{name}: not an afterfit path file: its metadata has no key \"afterfit\""));
+    write(&file, "{not json", b"");
+    assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: not a safetensors file:")));
+    write(&file, r#"{"a":{"dtype":"F64","shape":[1152921504606846976],"data_offsets":[0,8]}}"#, &[0; 8]);
+    assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: not a safetensors file:")));
+    says(
+        StoredPath::open(folder.path()).map(|_| ()),
+        &format!("{}: not a safetensors file: not a regular file", folder.path().display()),
+    );
+
+    // A real dial, cut short or with its numbers spoiled.
+    let objective = small();
+    let mut path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap();
+    let mut dial = Dial::new(Nodes::new(0.01, 1.0, 3).unwrap(), path.info(), path.center()).unwrap();
+    path.for_each(&mut |i| i.rate.map_or(Ok(()), |rate| dial.push(i.weights, rate))).unwrap();
+    dial.save(&file).unwrap();
+    let whole = std::fs::read(&file).unwrap();
+    says(
+        open(),
+        &format!("{name}: not an afterfit path file: missing field `kept` at line 1 column {}", json_length(&whole)),
+    );
+    for length in [0, 4, 8, 100, whole.len() - 1] {
+        std::fs::write(&file, &whole[..length]).unwrap();
+        assert!(Dial::load(&file).is_err(), "cut to {length} bytes");
+    }
+    let mut longer = whole.clone();
+    longer.extend([0; 8]);
+    std::fs::write(&file, longer).unwrap();
+    says(
+        Dial::load(&file),
+        &format!("{name}: {} bytes long, but its header describes {}", whole.len() + 8, whole.len()),
+    );
+    let text = String::from_utf8_lossy(&whole).replace(r#"\"steps\":4"#, r#"\"steps\":9"#);
+    std::fs::write(&file, text.as_bytes()).unwrap();
+    assert!(Dial::load(&file).is_err(), "steps that the rates do not cover");
+
+    let mut path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap();
+    record(&mut path, Recording::Every(1), &file).unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let end = bytes.len();
+    bytes[end - 8..].copy_from_slice(&f64::NAN.to_le_bytes());
+    std::fs::write(&file, &bytes).unwrap();
+    let mut spoiled = StoredPath::open(&file).unwrap();
+    let refused = averages(&mut spoiled, &[Weighting::L2(1.0)], Answer::Regularized, Stride::Linear);
+    says(refused, &format!("{name}: iterate at step 4 holds NaN at position 1: every number must be finite"));
+    let nowhere = folder.path().join("no/such/folder/file");
+    assert!(
+        record(
+            &mut live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap(),
+            Recording::Every(1),
+            &nowhere
+        )
+        .is_err()
+    );
+}
+
+/// Length of our JSON inside the header, which serde names as the place where it noticed.
+fn json_length(file: &[u8]) -> usize {
+    let size = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + size]).unwrap();
+    header["__metadata__"]["afterfit"].as_str().unwrap().len()
+}
+
+proptest! {
+    /// Any byte of a file may be flipped: reading it is an error or a dial, never a panic or a huge allocation.
+    #[test]
+    fn flipped_bytes_never_panic(at in 0_usize..4000, bit in 0_u8..8) {
+        let objective = small();
+        let mut path = live(&objective, Method::HeavyBall { momentum: 0.5 }, RateSchedule::Constant(0.1), 4).unwrap();
+        let mut dial = Dial::new(Nodes::new(0.01, 1.0, 3).unwrap(), path.info(), path.center()).unwrap();
+        path.for_each(&mut |i| i.rate.map_or(Ok(()), |rate| dial.push(i.weights, rate))).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("dial");
+        dial.save(&file).unwrap();
+        let mut bytes = std::fs::read(&file).unwrap();
+        let at = at % bytes.len();
+        bytes[at] ^= 1 << bit;
+        std::fs::write(&file, bytes).unwrap();
+        if let Ok(mut dial) = Dial::load(&file) {
+            let _ = dial.read(0.1, Answer::Regularized);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Random problems and the obvious slow ways to solve them.
+
+use afterfit::objective::{Dense, Features, Objective, Quadratic};
+use afterfit::optimizer::{Method, Optimizer, RateSchedule};
+use afterfit::path::{Batches, LivePath, Path};
+use faer::Mat;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+pub(crate) fn rng(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+pub(crate) fn uniform(rng: &mut ChaCha8Rng, low: f64, high: f64) -> f64 {
+    low + (high - low) * rng.random::<f64>()
+}
+
+pub(crate) fn log_uniform(rng: &mut ChaCha8Rng, low: f64, high: f64) -> f64 {
+    uniform(rng, low.ln(), high.ln()).exp()
+}
+
+pub(crate) fn vector(rng: &mut ChaCha8Rng, count: usize) -> Vec<f64> {
+    (0..count).map(|_| uniform(rng, -1.0, 1.0)).collect()
+}
+
+pub(crate) fn matrix(rng: &mut ChaCha8Rng, rows: usize, columns: usize) -> Mat<f64> {
+    Mat::from_fn(rows, columns, |_, _| uniform(rng, -1.0, 1.0))
+}
+
+/// A random orthogonal matrix.
+pub(crate) fn rotation(rng: &mut ChaCha8Rng, d: usize) -> Mat<f64> {
+    matrix(rng, d, d).qr().compute_Q()
+}
+
+/// `U diag(spectrum) Uᵀ`, symmetric to the last bit.
+pub(crate) fn with_spectrum(rng: &mut ChaCha8Rng, spectrum: &[f64]) -> Mat<f64> {
+    let d = spectrum.len();
+    let u = rotation(rng, d);
+    let scaled = Mat::from_fn(d, d, |i, j| u[(i, j)] * spectrum[j]);
+    let product = &scaled * u.transpose();
+    Mat::from_fn(d, d, |i, j| 0.5 * (product[(i, j)] + product[(j, i)]))
+}
+
+/// d eigenvalues spread in log from `low` to `high`, both included.
+pub(crate) fn log_spectrum(d: usize, low: f64, high: f64) -> Vec<f64> {
+    (0..d).map(|i| low * (high / low).powf(i as f64 / (d - 1) as f64)).collect()
+}
+
+pub(crate) fn quadratic(rng: &mut ChaCha8Rng, spectrum: &[f64], outputs: usize) -> Quadratic {
+    let hessian = with_spectrum(rng, spectrum);
+    let linear = matrix(rng, spectrum.len(), outputs);
+    Quadratic::new(hessian, linear).unwrap()
+}
+
+pub(crate) fn dense(rng: &mut ChaCha8Rng, n: usize, d: usize) -> Features<f64> {
+    Features::Dense(Dense::new(n, d, vector(rng, n * d)).unwrap())
+}
+
+pub(crate) fn norm(v: &[f64]) -> f64 {
+    v.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+pub(crate) fn distance(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
+}
+
+pub(crate) fn relative(a: &[f64], b: &[f64]) -> f64 {
+    distance(a, b) / norm(b)
+}
+
+/// Every iterate of a path.
+pub(crate) fn iterates(path: &mut dyn Path) -> Vec<Vec<f64>> {
+    let mut all = Vec::new();
+    path.for_each(&mut |iterate| {
+        all.push(iterate.weights.to_vec());
+        Ok(())
+    })
+    .unwrap();
+    all
+}
+
+/// A deterministic run.
+pub(crate) fn run<'a>(
+    objective: &'a dyn Objective,
+    method: Method,
+    schedule: RateSchedule,
+    steps: u64,
+    center: Option<&[f64]>,
+) -> LivePath<'a> {
+    LivePath::new(objective, Optimizer::new(method, schedule), Batches::Full, steps, center).unwrap()
+}
+
+/// The explicitly regularized twin of [`run`].
+pub(crate) fn run_regularized<'a>(
+    objective: &'a dyn Objective,
+    method: Method,
+    schedule: RateSchedule,
+    steps: u64,
+    center: Option<&[f64]>,
+    l2: f64,
+) -> LivePath<'a> {
+    let optimizer = Optimizer::new(method, schedule).regularized(l2);
+    LivePath::new(objective, optimizer, Batches::Full, steps, center).unwrap()
+}

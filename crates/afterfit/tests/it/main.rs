@@ -1,0 +1,13 @@
+//! What the library promises, checked on random problems. One binary, so that it links once.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod bad_input;
+mod bracket;
+mod common;
+mod deviation;
+mod dial;
+mod gradients;
+mod identities;
+mod rescale;
+mod stored;
+mod weights;
