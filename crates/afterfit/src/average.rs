@@ -150,29 +150,32 @@ impl CoordinateAverage {
     }
 }
 
-/// Model coordinates a tile holds; sums and pending iterates of one tile stay in a core's own cache.
+/// Coordinates of a tile: its block of iterates fits a core's own cache.
 const TILE: usize = 512;
-/// Iterates gathered before they are added to the sums.
-const BLOCK: usize = 32;
+/// Most iterates gathered before they are added to the sums.
+const BLOCK: usize = 64;
+/// Numbers the gathered iterates may take up: wide models gather fewer of them, but at least 8.
+const PENDING: usize = 1 << 22;
 /// Multiply-adds below which a flush is not worth waking other threads.
 const PARALLEL_WORK: usize = 1 << 18;
 
 /// Many centred sums over one path: `S_j += p_j (w − c)` for every j, in blocks of iterates.
 ///
-/// Memory: `count + 32` vectors of the model's size in f64. A block is added in the order its iterates came, with one
-/// rounding per multiply-add, so where a block ends (or a run is interrupted) does not change a single bit.
+/// Memory: `count + 8` vectors of the model's size in f64 (for small models up to `count + 64`). A block is added in the order its iterates came, with one
+/// rounding per multiply-add, so where a block ends (or a run is interrupted) does not change a single bit, nor does
+/// the number of threads or the width of the machine's vectors.
 #[derive(Debug, Clone)]
 pub struct Bank {
-    width: usize,
     count: usize,
     center: Vec<f64>,
     /// `[tile][sum][coordinate in tile]`, the last tile padded with zeros.
     sums: Vec<f64>,
-    /// `[tile][pending iterate][coordinate in tile]`, centred.
+    /// `[pending iterate][coordinate]`, centred, each row padded to whole tiles.
     pending: Vec<f64>,
-    /// `[sum][pending iterate]`.
+    /// `[sum][pending iterate]`, rows of [`BLOCK`].
     shares: Vec<f64>,
     filled: usize,
+    block: usize,
     reach: f64,
 }
 
@@ -180,42 +183,33 @@ impl Bank {
     /// `count` sums around `center`.
     #[must_use]
     pub fn new(center: &[f64], count: usize) -> Self {
-        let tiles = center.len().div_ceil(TILE);
+        let padded = center.len().next_multiple_of(TILE);
+        let block = (PENDING / padded.max(1)).clamp(8, BLOCK);
         Self {
-            width: center.len(),
             count,
             center: center.to_vec(),
-            sums: vec![0.0; tiles * TILE * count],
-            pending: vec![0.0; tiles * TILE * BLOCK],
+            sums: vec![0.0; padded * count],
+            pending: vec![0.0; padded * block],
             shares: vec![0.0; count * BLOCK],
             filled: 0,
+            block,
             reach: 0.0,
         }
     }
 
     /// Adds `shares[j] · (weights − c)` to every sum j.
     pub fn push(&mut self, weights: &[f64], shares: &[f64]) {
-        assert_eq!(weights.len(), self.width, "an iterate has the width of its bank");
+        assert_eq!(weights.len(), self.center.len(), "an iterate has the width of its bank");
         assert_eq!(shares.len(), self.count, "an iterate has a share in every sum");
-        let mut reach = [0.0_f64; 8];
-        let tiles = self.pending.chunks_exact_mut(TILE * BLOCK);
-        for ((tile, w), c) in tiles.zip(weights.chunks(TILE)).zip(self.center.chunks(TILE)) {
-            let row = &mut tile[self.filled * TILE..][..TILE];
-            for ((moved, &w), &c) in row.iter_mut().zip(w).zip(c) {
-                *moved = w - c;
-            }
-            for part in row.chunks_exact(8) {
-                for (reach, &moved) in reach.iter_mut().zip(part) {
-                    *reach = reach.max(moved.abs());
-                }
-            }
-        }
-        self.reach = reach.iter().fold(self.reach, |a, &b| a.max(b));
+        let padded = self.padded();
+        let moved = &mut self.pending[self.filled * padded..][..weights.len()];
+        let reach = pulp::Arch::new().dispatch(Center { weights, center: &self.center, moved });
+        self.reach = self.reach.max(reach);
         for (row, &share) in self.shares.chunks_exact_mut(BLOCK).zip(shares) {
             row[self.filled] = share;
         }
         self.filled += 1;
-        if self.filled == BLOCK {
+        if self.filled == self.block {
             self.flush();
         }
     }
@@ -231,17 +225,17 @@ impl Bank {
             return;
         }
         let arch = pulp::Arch::new();
-        let shares = &self.shares;
-        let add = |(sums, pending): (&mut [f64], &[f64])| {
-            arch.dispatch(AddBlock { sums, pending, shares, active: &active, filled });
+        let (pending, padded, shares) = (&self.pending, self.padded(), &self.shares);
+        let add = |packed: &mut Vec<f64>, (tile, sums): (usize, &mut [f64])| {
+            packed.resize(TILE * BLOCK, 0.0);
+            arch.dispatch(AddBlock { sums, pending, padded, tile, packed, shares, active: &active, filled });
         };
-        let tiles = (TILE * self.count, TILE * BLOCK);
-        if active.len() * filled * self.width >= PARALLEL_WORK {
-            let sums = self.sums.par_chunks_exact_mut(tiles.0);
-            sums.zip(self.pending.par_chunks_exact(tiles.1)).for_each(add);
+        let tile = TILE * self.count;
+        if active.len() * filled * self.center.len() >= PARALLEL_WORK {
+            self.sums.par_chunks_exact_mut(tile).enumerate().for_each_init(Vec::new, add);
         } else {
-            let sums = self.sums.chunks_exact_mut(tiles.0);
-            sums.zip(self.pending.chunks_exact(tiles.1)).for_each(add);
+            let mut packed = Vec::new();
+            self.sums.chunks_exact_mut(tile).enumerate().for_each(|sums| add(&mut packed, sums));
         }
     }
 
@@ -256,7 +250,7 @@ impl Bank {
         assert_eq!(self.filled, 0, "flush before reading");
         let tiles = self.sums.chunks_exact(TILE * self.count);
         let mut sum: Vec<f64> = tiles.flat_map(|tile| &tile[j * TILE..][..TILE]).copied().collect();
-        sum.truncate(self.width);
+        sum.truncate(self.center.len());
         sum
     }
 
@@ -266,6 +260,10 @@ impl Bank {
             tile[j * TILE..][..part.len()].copy_from_slice(part);
         }
         self.reach = reach;
+    }
+
+    fn padded(&self) -> usize {
+        self.center.len().next_multiple_of(TILE)
     }
 
     /// The centre all sums are taken around.
@@ -281,10 +279,43 @@ impl Bank {
     }
 }
 
-/// `sums[j] += Σ_k shares[j][k] · pending[k]` over one tile, four sums by two vectors held in registers.
+/// Writes `weights − center` into `moved` and returns its largest absolute value.
+struct Center<'a> {
+    weights: &'a [f64],
+    center: &'a [f64],
+    moved: &'a mut [f64],
+}
+
+impl pulp::WithSimd for Center<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
+        let (weights, weights_tail) = S::as_simd_f64s(self.weights);
+        let (center, center_tail) = S::as_simd_f64s(self.center);
+        let (moved, moved_tail) = S::as_mut_simd_f64s(self.moved);
+        let mut reach = simd.splat_f64s(0.0);
+        for ((moved, &w), &c) in moved.iter_mut().zip(weights).zip(center) {
+            *moved = simd.sub_f64s(w, c);
+            reach = simd.max_f64s(reach, simd.abs_f64s(*moved));
+        }
+        let mut reach = simd.reduce_max_f64s(reach);
+        for ((moved, &w), &c) in moved_tail.iter_mut().zip(weights_tail).zip(center_tail) {
+            *moved = w - c;
+            reach = reach.max(moved.abs());
+        }
+        reach
+    }
+}
+
+/// `sums[j] += Σ_k shares[j][k] · pending[k]` over one tile. Its part of the block is packed so that the two vectors of
+/// all iterates that a stretch of the sums needs lie together; six sums of a stretch are held in registers at a time.
 struct AddBlock<'a> {
     sums: &'a mut [f64],
     pending: &'a [f64],
+    padded: usize,
+    tile: usize,
+    packed: &'a mut [f64],
     shares: &'a [f64],
     active: &'a [usize],
     filled: usize,
@@ -295,12 +326,27 @@ impl pulp::WithSimd for AddBlock<'_> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
-        let mut groups = self.active.chunks_exact(4);
-        for group in &mut groups {
-            add_rows::<S, 4>(simd, &mut *self.sums, self.pending, self.shares, group, self.filled);
+        let stretch = 2 * S::F64_LANES;
+        for k in 0..self.filled {
+            let row = &self.pending[k * self.padded + self.tile * TILE..][..TILE];
+            for (at, values) in row.chunks_exact(stretch).enumerate() {
+                self.packed[(at * BLOCK + k) * stretch..][..stretch].copy_from_slice(values);
+            }
         }
-        for row in groups.remainder().chunks_exact(1) {
-            add_rows::<S, 1>(simd, &mut *self.sums, self.pending, self.shares, row, self.filled);
+        let (packed, _) = S::as_simd_f64s(&*self.packed);
+        let (sums, _) = S::as_mut_simd_f64s(self.sums);
+        for (at, moved) in packed.chunks_exact(2 * BLOCK).enumerate() {
+            let moved = &moved[..2 * self.filled];
+            for rows in self.active.chunks(6) {
+                match rows.len() {
+                    6 => add_rows::<S, 6>(simd, sums, at, moved, self.shares, rows),
+                    5 => add_rows::<S, 5>(simd, sums, at, moved, self.shares, rows),
+                    4 => add_rows::<S, 4>(simd, sums, at, moved, self.shares, rows),
+                    3 => add_rows::<S, 3>(simd, sums, at, moved, self.shares, rows),
+                    2 => add_rows::<S, 2>(simd, sums, at, moved, self.shares, rows),
+                    _ => add_rows::<S, 1>(simd, sums, at, moved, self.shares, rows),
+                }
+            }
         }
     }
 }
@@ -308,31 +354,24 @@ impl pulp::WithSimd for AddBlock<'_> {
 #[inline(always)]
 fn add_rows<S: pulp::Simd, const N: usize>(
     simd: S,
-    sums: &mut [f64],
-    pending: &[f64],
+    sums: &mut [S::f64s],
+    at: usize,
+    moved: &[S::f64s],
     shares: &[f64],
     rows: &[usize],
-    filled: usize,
 ) {
-    let (pending, _) = S::as_simd_f64s(pending);
-    let (sums, _) = S::as_mut_simd_f64s(sums);
-    let vectors = TILE / S::F64_LANES;
-    let shares: [&[f64]; N] = std::array::from_fn(|n| &shares[rows[n] * BLOCK..][..filled]);
-    for at in (0..vectors).step_by(2) {
-        let mut held: [[S::f64s; 2]; N] =
-            std::array::from_fn(|n| [sums[rows[n] * vectors + at], sums[rows[n] * vectors + at + 1]]);
-        for k in 0..filled {
-            let moved = &pending[k * vectors + at..][..2];
-            for n in 0..N {
-                let share = simd.splat_f64s(shares[n][k]);
-                held[n][0] = simd.mul_add_f64s(share, moved[0], held[n][0]);
-                held[n][1] = simd.mul_add_f64s(share, moved[1], held[n][1]);
-            }
-        }
+    let place: [usize; N] = std::array::from_fn(|n| rows[n] * (TILE / S::F64_LANES) + 2 * at);
+    let shares: [&[f64; BLOCK]; N] = std::array::from_fn(|n| &shares.as_chunks().0[rows[n]]);
+    let mut held: [[S::f64s; 2]; N] = std::array::from_fn(|n| [sums[place[n]], sums[place[n] + 1]]);
+    for (k, moved) in moved.chunks_exact(2).take(BLOCK).enumerate() {
         for n in 0..N {
-            sums[rows[n] * vectors + at] = held[n][0];
-            sums[rows[n] * vectors + at + 1] = held[n][1];
+            let share = simd.splat_f64s(shares[n][k]);
+            held[n][0] = simd.mul_add_f64s(share, moved[0], held[n][0]);
+            held[n][1] = simd.mul_add_f64s(share, moved[1], held[n][1]);
         }
+    }
+    for n in 0..N {
+        [sums[place[n]], sums[place[n] + 1]] = held[n];
     }
 }
 

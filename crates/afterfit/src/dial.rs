@@ -235,7 +235,7 @@ pub fn plan(from: f64, to: f64, info: &PathInfo, weights: usize, tolerance: f64)
 /// A node whose unspent mass is below this has its sum; later iterates would not change it by 1e-16·max|w−c|.
 const FROZEN: f64 = 1e-16;
 
-/// m sums kept while training. Memory: m + 34 vectors of the model's size in f64 (m + 2 at rest).
+/// m sums kept while training. Memory: that of its [`Bank`], and one more vector.
 #[derive(Debug, Clone)]
 pub struct Dial {
     nodes: Nodes,

@@ -1,0 +1,240 @@
+//! What the core costs, each beside a physical limit or the work it rides on, measured in turns in the same run.
+//!
+//! Prints Markdown rows; `make bench` puts them into BENCHMARKS.md.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use afterfit::average::{Bank, averages};
+use afterfit::dial::{Dial, Nodes};
+use afterfit::objective::{Dense, Features, LeastSquares, Objective, Rows, Softmax};
+use afterfit::optimizer::{Method, Optimizer, RateSchedule};
+use afterfit::path::{Batches, LivePath, Path, Recording, StoredPath, record};
+use afterfit::scheme::{Answer, Stride, Weighting};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const N: usize = 60_000;
+const D: usize = 784;
+const K: usize = 10;
+
+fn seconds(work: &mut dyn FnMut()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+/// Median times of two pieces of work, run in turns so that a noisy neighbour hits both.
+fn in_turns(rounds: usize, first: &mut dyn FnMut(), second: &mut dyn FnMut()) -> (f64, f64) {
+    first();
+    second();
+    let (mut a, mut b): (Vec<f64>, Vec<f64>) = (0..rounds).map(|_| (seconds(first), seconds(second))).unzip();
+    a.sort_by(f64::total_cmp);
+    b.sort_by(f64::total_cmp);
+    (a[rounds / 2], b[rounds / 2])
+}
+
+fn row(what: &str, ours: &str, beside: &str, ratio: String) {
+    println!("| {what} | {ours} | {beside} | {ratio} |");
+}
+
+/// MNIST's shape and sparsity: four pixels in five are 0.
+fn pixels(rng: &mut ChaCha8Rng) -> Vec<f32> {
+    (0..N * D).map(|_| if rng.random::<f32>() < 0.8 { 0.0 } else { rng.random::<f32>() }).collect()
+}
+
+fn main() {
+    let threads = std::thread::available_parallelism().unwrap();
+    println!("Threads: {threads}. Medians of runs taken in turns.\n");
+    println!("| what | ours | beside | ratio |\n|---|---|---|---|");
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let x = Features::Dense(Dense::new(N, D, pixels(&mut rng)).unwrap());
+    let labels: Vec<u32> = (0..N).map(|_| rng.random_range(0..K as u32)).collect();
+    let softmax = Softmax::new(x, labels.clone(), K, 0.0, false).unwrap();
+    dial_beside_gradient(&softmax);
+    stored_path();
+    let Features::Dense(x) = softmax.features().clone() else { unreachable!("dense above") };
+    drop(softmax);
+    gram_space(Features::Dense(x), &labels);
+}
+
+/// A 16-node dial on softmax, batch 500: its share of a training step.
+fn dial_beside_gradient(softmax: &Softmax<f32>) {
+    let optimizer = Optimizer::new(Method::Nesterov { momentum: 0.98 }, RateSchedule::Constant(0.02));
+    let mut path = LivePath::new(softmax, optimizer, Batches::Shuffled { size: 500, seed: 1 }, 240, None).unwrap();
+    let mut iterates: Vec<Vec<f64>> = Vec::new();
+    path.for_each(&mut |iterate| {
+        iterates.push(iterate.weights.to_vec());
+        Ok(())
+    })
+    .unwrap();
+    let info = path.info().clone();
+    let center = vec![0.0; softmax.width()];
+    let new_dial = || Dial::new(Nodes::new(1e-5, 1.0, 16).unwrap(), &info, &center).unwrap();
+    let (gradient, dial) = in_turns(7, &mut || path.for_each(&mut |_| Ok(())).unwrap(), &mut || {
+        let mut dial = new_dial();
+        for iterate in &iterates[..240] {
+            dial.push(iterate, 0.02).unwrap();
+        }
+        black_box(dial.frozen());
+    });
+    let micro = |seconds: f64| format!("{:.1} µs a step", seconds / 240.0 * 1e6);
+    row(
+        "16-node dial, softmax 784×10, batch 500",
+        &micro(dial),
+        &format!("training step: {}", micro(gradient)),
+        format!("{:.1} % of the step", 100.0 * dial / gradient),
+    );
+}
+
+/// Multiply-adds a second of all threads when nothing is read or written.
+fn multiply_add_peak() -> f64 {
+    struct Spin(usize);
+    impl pulp::WithSimd for Spin {
+        type Output = f64;
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
+            let (scale, shift) = (simd.splat_f64s(black_box(0.999)), simd.splat_f64s(black_box(1e-3)));
+            let mut held = [simd.splat_f64s(1.0); 12];
+            for _ in 0..self.0 {
+                for held in &mut held {
+                    *held = simd.mul_add_f64s(*held, scale, shift);
+                }
+            }
+            held.iter().map(|&held| simd.reduce_sum_f64s(held)).sum()
+        }
+    }
+    let (arch, turns) = (pulp::Arch::new(), 2_000_000);
+    let (_, best) = in_turns(5, &mut || {}, &mut || {
+        black_box(rayon::broadcast(|_| arch.dispatch(Spin(turns))));
+    });
+    // Vectors of four f64: pulp's default on x86-64 with AVX2.
+    (turns * 12 * 4 * rayon::current_num_threads()) as f64 / best
+}
+
+/// 100 strengths from a stored path of 500 iterates of 7840 weights.
+fn stored_path() {
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let width = D * K;
+    let iterates: Vec<Vec<f64>> = (0..500).map(|_| (0..width).map(|_| rng.random()).collect()).collect();
+    let shares: Vec<Vec<f64>> = (0..500).map(|_| (0..100).map(|_| rng.random()).collect()).collect();
+    let mut sink = 0.0;
+    let (ours, read) = in_turns(
+        9,
+        &mut || {
+            let mut bank = Bank::new(&vec![0.0; width], 100);
+            for (iterate, share) in iterates.iter().zip(&shares) {
+                bank.push(iterate, share);
+            }
+            bank.flush();
+            black_box(bank.reach());
+        },
+        // The physical limit: every byte read once, by every thread.
+        &mut || {
+            use rayon::prelude::*;
+            sink +=
+                iterates.par_iter().map(|w| w.chunks_exact(8).map(|c| c.iter().sum::<f64>()).sum::<f64>()).sum::<f64>();
+        },
+    );
+    black_box(sink);
+    let bytes = (500 * width * 8) as f64;
+    let multiply_adds = (500 * width * 100) as f64;
+    row(
+        "100 averages of 500 iterates × 7840 weights, in memory",
+        &format!("{:.1} ms, {:.1} GB/s of path", ours * 1e3, bytes / ours / 1e9),
+        &format!("reading the path once: {:.1} ms, {:.1} GB/s", read * 1e3, bytes / read / 1e9),
+        format!("{:.0} % of memory bandwidth", 100.0 * read / ours),
+    );
+    let peak = multiply_add_peak();
+    row(
+        "the same, as arithmetic (100 multiply-adds for every number read: this, not memory, is its limit)",
+        &format!("{:.1} G multiply-adds/s", multiply_adds / ours / 1e9),
+        &format!("AVX2 registers only, all threads: {:.1} G/s", peak / 1e9),
+        format!("{:.0} % of peak", 100.0 * multiply_adds / ours / peak),
+    );
+    for count in [1, 4, 16] {
+        let (ours, read) = in_turns(
+            9,
+            &mut || {
+                let mut bank = Bank::new(&vec![0.0; width], count);
+                for (iterate, share) in iterates.iter().zip(&shares) {
+                    bank.push(iterate, &share[..count]);
+                }
+                bank.flush();
+                black_box(bank.reach());
+            },
+            &mut || {
+                black_box(
+                    iterates.iter().map(|w| w.chunks_exact(8).map(|c| c.iter().sum::<f64>()).sum::<f64>()).sum::<f64>(),
+                );
+            },
+        );
+        row(
+            &format!("{count} averages of the same path"),
+            &format!("{:.1} ms", ours * 1e3),
+            &format!("one thread reading it: {:.1} ms", read * 1e3),
+            format!("{:.0} % of one thread's bandwidth", 100.0 * read / ours),
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("path.safetensors");
+    let quadratic =
+        afterfit::objective::Quadratic::diagonal(vec![1.0; width], faer::Mat::from_fn(width, 1, |_, _| 1.0)).unwrap();
+    let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.01));
+    let mut path = LivePath::new(&quadratic, optimizer, Batches::Full, 499, None).unwrap();
+    record(&mut path, Recording::Every(1), &file).unwrap();
+    let strengths: Vec<Weighting> = (0..100).map(|i| Weighting::L2(10_f64.powf(-4.0 + 0.06 * f64::from(i)))).collect();
+    let (ours, read) = in_turns(
+        9,
+        &mut || {
+            let mut stored = StoredPath::open(&file).unwrap();
+            black_box(averages(&mut stored, &strengths, Answer::Regularized, Stride::Linear).unwrap());
+        },
+        &mut || {
+            black_box(std::fs::read(&file).unwrap());
+        },
+    );
+    row(
+        "the same from a file (page cache warm), `averages` end to end",
+        &format!("{:.1} ms", ours * 1e3),
+        &format!("reading the file: {:.1} ms", read * 1e3),
+        format!("{:.0} % of a plain read's speed", 100.0 * read / ours),
+    );
+}
+
+/// 500 full-batch iterations and 100 strengths of MNIST-sized least squares, against the product XᵀX alone.
+fn gram_space(x: Features<f32>, labels: &[u32]) {
+    let mut y = vec![0.0; N * K];
+    labels.iter().enumerate().for_each(|(i, &label)| y[i * K + label as usize] = 1.0);
+    let ones = vec![1.0; N];
+    let squares = LeastSquares::new(x.clone(), y, K, 0.0, false).unwrap();
+    let strengths: Vec<Weighting> = (0..100).map(|i| Weighting::L2(10_f64.powf(-4.0 + 0.06 * f64::from(i)))).collect();
+    let (ours, product) = in_turns(
+        3,
+        &mut || {
+            let gram = squares.gram().unwrap();
+            let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.01));
+            let mut path = LivePath::new(&gram, optimizer, Batches::Full, 500, None).unwrap();
+            black_box(averages(&mut path, &strengths, Answer::Regularized, Stride::Linear).unwrap());
+        },
+        &mut || {
+            black_box(x.gram(&ones));
+        },
+    );
+    row(
+        "least squares 60000×784×10 in Gram space: 500 iterations + 100 λ",
+        &format!("{ours:.2} s"),
+        &format!("XᵀX alone (f64 sums): {product:.2} s"),
+        format!("{:.2}×", ours / product),
+    );
+    let mut gradient = vec![0.0; D * K];
+    let weights = vec![0.1; D * K];
+    let (step, _) = in_turns(5, &mut || squares.gradient(&weights, Rows::All, &mut gradient), &mut || {});
+    row(
+        "the same 500 iterations without Gram space (estimated from one)",
+        &format!("{:.1} s", 500.0 * step),
+        &format!("XᵀX alone: {product:.2} s"),
+        format!("{:.1}×", 500.0 * step / product),
+    );
+}
