@@ -1,2 +1,60 @@
-//! stub
-fn main() {}
+//! The `afterfit` command: parses, calls the library, prints. One file per subcommand.
+//!
+//! Data go to stdout, messages to stderr. A failure prints `error: …` (and `hint: …` where there is one) and exits
+//! with 1; a wrong command line exits with 2.
+
+mod output;
+mod plan;
+mod recurrence;
+mod strengths;
+mod theory;
+mod weights;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Fit once. Choose the regularization afterwards.
+#[derive(Parser)]
+#[command(name = "afterfit", version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    /// Threads to use for everything (default: one per core).
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<usize>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The weight each iterate gets for a strength λ.
+    Weights(weights::Args),
+    /// What the theorems promise: deviation bounds, brackets, continuous-time flows.
+    #[command(subcommand)]
+    Theory(theory::Command),
+    /// Nodes, memory and certified error of a dial, before training.
+    Plan(plan::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    if let Some(threads) = cli.threads {
+        afterfit::set_threads(threads)?;
+    }
+    match cli.command {
+        Command::Weights(args) => weights::run(&args),
+        Command::Theory(command) => theory::run(&command),
+        Command::Plan(args) => plan::run(&args),
+    }
+}

@@ -1,0 +1,70 @@
+//! How results and errors reach a person or a program.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+/// An error with advice on what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Advice {
+    pub(crate) message: String,
+    pub(crate) hint: String,
+}
+
+impl Advice {
+    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+        anyhow::Error::new(Self { message: message.into(), hint: hint.into() })
+    }
+}
+
+/// Prints `error: …`, the causes it does not already name, and `hint: …`.
+pub(crate) fn report(error: &anyhow::Error) {
+    let mut message = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
+    eprintln!("error: {message}");
+    if let Some(advice) = error.chain().find_map(|cause| cause.downcast_ref::<Advice>()) {
+        eprintln!("hint: {}", advice.hint);
+    }
+}
+
+/// `afterfit … | head` closes the pipe early; that is not an error.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind =
+        |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    error.chain().any(|cause| kind(cause) == Some(std::io::ErrorKind::BrokenPipe))
+}
+
+/// One line of JSON on stdout.
+pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut line = serde_json::to_string(value)?;
+    line.push('\n');
+    text(&line)
+}
+
+/// Text on stdout.
+pub(crate) fn text(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()?;
+    Ok(())
+}
+
+/// A number as short as it can be without losing its meaning: 0.01, 1e-5, 0.7651.
+pub(crate) fn short(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 || (1e-3..1e6).contains(&size) {
+        let digits = (4 - size.max(1e-3).log10().floor() as i32 - 1).max(0) as usize;
+        let text = format!("{value:.digits$}");
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    } else {
+        let text = format!("{value:.3e}");
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        format!("{}e{exponent}", mantissa.trim_end_matches('0').trim_end_matches('.'))
+    }
+}

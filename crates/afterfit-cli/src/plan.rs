@@ -1,0 +1,75 @@
+//! `afterfit plan`: what a dial would cost and how good it would be.
+
+use afterfit::dial::{Plan, plan};
+use afterfit::scheme::PathInfo;
+use anyhow::Result;
+
+use crate::output::{Advice, json, short, text};
+use crate::recurrence;
+use crate::strengths::Strengths;
+
+/// Rates are kept as a list: a bound on its memory.
+const MOST_STEPS: u64 = 100_000_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The range of strengths to be read off the dial, like 1e-5..1e-2.
+    #[arg(long, value_name = "RANGE")]
+    l2: Strengths,
+    /// Rate η of the training run.
+    #[arg(long, value_name = "R")]
+    rate: f64,
+    /// Steps of the training run.
+    #[arg(long, value_name = "K")]
+    steps: u64,
+    /// Weights of the model.
+    #[arg(long, value_name = "N")]
+    params: u64,
+    /// Error allowed in any weight, as a share of the farthest any weight moves.
+    #[arg(long, value_name = "T", default_value_t = 1e-3)]
+    tolerance: f64,
+    #[command(flatten)]
+    optimizer: recurrence::OptimizerArgs,
+    /// Print one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let (from, to) = args.l2.ends();
+    if args.steps > MOST_STEPS {
+        return Err(Advice::new(
+            format!("--steps {} is more than the {MOST_STEPS} this plans for", args.steps),
+            "the certificate no longer changes once the smallest strength has spent its mass",
+        ));
+    }
+    let info = PathInfo {
+        recurrence: args.optimizer.recurrence()?,
+        rates: vec![args.rate; args.steps as usize],
+        quadratic: false,
+        stochastic: true,
+        shape: [1, 1],
+        factors: None,
+    };
+    let found = plan(from, to, &info, args.params as usize, args.tolerance)?;
+    if args.json {
+        return json(&found);
+    }
+    let Plan { nodes, certificate, bytes } = found;
+    text(&format!(
+        "nodes        {nodes}\ncertificate  {} (no weight is off by more than this share of the farthest any weight moves)\nmemory       {} for the sums in f64\n",
+        short(certificate),
+        size(bytes)
+    ))
+}
+
+fn size(bytes: u64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{} {}", short(value), units[unit])
+}
