@@ -62,7 +62,7 @@ fn main() {
 /// A 16-node dial on softmax, batch 500: its share of a training step.
 fn dial_beside_gradient(softmax: &Softmax<f32>) {
     let optimizer = Optimizer::new(Method::Nesterov { momentum: 0.98 }, RateSchedule::Constant(0.02));
-    let mut path = LivePath::new(softmax, optimizer, Batches::Shuffled { size: 500, seed: 1 }, 240, None).unwrap();
+    let mut path = LivePath::new(softmax, optimizer, Batches::Blocks { size: 500, seed: 1 }, 240, None).unwrap();
     let mut iterates: Vec<Vec<f64>> = Vec::new();
     path.for_each(&mut |iterate| {
         iterates.push(iterate.weights.to_vec());
@@ -125,7 +125,7 @@ fn stored_path() {
         &mut || {
             let mut bank = Bank::new(&vec![0.0; width], 100);
             for (iterate, share) in iterates.iter().zip(&shares) {
-                bank.push(iterate, share);
+                assert!(bank.push(iterate, share));
             }
             bank.flush();
             black_box(bank.reach());
@@ -159,7 +159,7 @@ fn stored_path() {
             &mut || {
                 let mut bank = Bank::new(&vec![0.0; width], count);
                 for (iterate, share) in iterates.iter().zip(&shares) {
-                    bank.push(iterate, &share[..count]);
+                    assert!(bank.push(iterate, &share[..count]));
                 }
                 bank.flush();
                 black_box(bank.reach());

@@ -170,11 +170,12 @@ pub struct Bank {
     center: Vec<f64>,
     /// `[tile][sum][coordinate in tile]`, the last tile padded with zeros.
     sums: Vec<f64>,
-    /// `[pending iterate][coordinate]`, centred, each row padded to whole tiles.
+    /// `[pending iterate][coordinate]`, each row padded to whole tiles. The row of the latest iterate outlives a flush.
     pending: Vec<f64>,
     /// `[sum][pending iterate]`, rows of [`BLOCK`].
     shares: Vec<f64>,
     filled: usize,
+    latest: usize,
     block: usize,
     reach: f64,
 }
@@ -185,33 +186,58 @@ impl Bank {
     pub fn new(center: &[f64], count: usize) -> Self {
         let padded = center.len().next_multiple_of(TILE);
         let block = (PENDING / padded.max(1)).clamp(8, BLOCK);
-        Self {
+        let mut bank = Self {
             count,
             center: center.to_vec(),
             sums: vec![0.0; padded * count],
             pending: vec![0.0; padded * block],
             shares: vec![0.0; count * BLOCK],
             filled: 0,
+            latest: 0,
             block,
             reach: 0.0,
-        }
+        };
+        let _ = bank.set_latest(center);
+        bank
     }
 
-    /// Adds `shares[j] · (weights − c)` to every sum j.
-    pub fn push(&mut self, weights: &[f64], shares: &[f64]) {
-        assert_eq!(weights.len(), self.center.len(), "an iterate has the width of its bank");
+    /// Adds `shares[j] · (weights − c)` to every sum j. Returns whether every weight is finite; if not, nothing is added.
+    #[must_use]
+    pub fn push(&mut self, weights: &[f64], shares: &[f64]) -> bool {
         assert_eq!(shares.len(), self.count, "an iterate has a share in every sum");
-        let padded = self.padded();
-        let moved = &mut self.pending[self.filled * padded..][..weights.len()];
-        let reach = pulp::Arch::new().dispatch(Center { weights, center: &self.center, moved });
-        self.reach = self.reach.max(reach);
+        if self.filled == self.block {
+            self.flush();
+        }
+        if !self.set_latest(weights) {
+            return false;
+        }
         for (row, &share) in self.shares.chunks_exact_mut(BLOCK).zip(shares) {
             row[self.filled] = share;
         }
         self.filled += 1;
+        true
+    }
+
+    /// Makes `weights` the latest iterate without giving it a share. Returns whether every weight is finite.
+    #[must_use]
+    pub fn set_latest(&mut self, weights: &[f64]) -> bool {
+        assert_eq!(weights.len(), self.center.len(), "an iterate has the width of its bank");
         if self.filled == self.block {
             self.flush();
         }
+        let padded = self.padded();
+        let row = &mut self.pending[self.filled * padded..][..weights.len()];
+        let finite = pulp::Arch::new().dispatch(Copy { from: weights, to: row });
+        if finite {
+            self.latest = self.filled;
+        }
+        finite
+    }
+
+    /// The latest iterate; the centre before the first.
+    #[must_use]
+    pub fn latest(&self) -> &[f64] {
+        &self.pending[self.latest * self.padded()..][..self.center.len()]
     }
 
     /// Adds the pending iterates to the sums.
@@ -220,23 +246,37 @@ impl Bank {
         let filled = self.filled;
         let active: Vec<usize> =
             (0..self.count).filter(|j| self.shares[j * BLOCK..][..filled].iter().any(|&share| share != 0.0)).collect();
-        self.filled = 0;
-        if active.is_empty() {
+        if active.is_empty() && filled == 0 {
             return;
         }
         let arch = pulp::Arch::new();
-        let (pending, padded, shares) = (&self.pending, self.padded(), &self.shares);
+        let (pending, center, padded, shares) = (&self.pending, &self.center, self.padded(), &self.shares);
         let add = |packed: &mut Vec<f64>, (tile, sums): (usize, &mut [f64])| {
             packed.resize(TILE * BLOCK, 0.0);
-            arch.dispatch(AddBlock { sums, pending, padded, tile, packed, shares, active: &active, filled });
+            let start = tile * TILE;
+            let center = &center[start..center.len().min(start + TILE)];
+            arch.dispatch(AddBlock {
+                sums,
+                pending: &pending[start..],
+                padded,
+                center,
+                packed,
+                shares,
+                active: &active,
+                filled,
+            })
         };
         let tile = TILE * self.count;
-        if active.len() * filled * self.center.len() >= PARALLEL_WORK {
-            self.sums.par_chunks_exact_mut(tile).enumerate().for_each_init(Vec::new, add);
+        let reach = if active.len() * filled * center.len() >= PARALLEL_WORK {
+            let tiles = self.sums.par_chunks_exact_mut(tile).enumerate();
+            tiles.map_init(Vec::new, add).reduce(|| 0.0, f64::max)
         } else {
             let mut packed = Vec::new();
-            self.sums.chunks_exact_mut(tile).enumerate().for_each(|sums| add(&mut packed, sums));
-        }
+            let tiles = self.sums.chunks_exact_mut(tile).enumerate();
+            tiles.map(|sums| add(&mut packed, sums)).fold(0.0, f64::max)
+        };
+        self.reach = self.reach.max(reach);
+        self.filled = 0;
     }
 
     /// The centred sum j, pending iterates included.
@@ -272,49 +312,46 @@ impl Bank {
         &self.center
     }
 
-    /// The largest |w − c| of any coordinate of any iterate so far.
+    /// The largest |w − c| of any coordinate of any flushed iterate.
     #[must_use]
     pub fn reach(&self) -> f64 {
         self.reach
     }
 }
 
-/// Writes `weights − center` into `moved` and returns its largest absolute value.
-struct Center<'a> {
-    weights: &'a [f64],
-    center: &'a [f64],
-    moved: &'a mut [f64],
+/// Copies and says whether every number was finite.
+struct Copy<'a> {
+    from: &'a [f64],
+    to: &'a mut [f64],
 }
 
-impl pulp::WithSimd for Center<'_> {
-    type Output = f64;
+impl pulp::WithSimd for Copy<'_> {
+    type Output = bool;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
-        let (weights, weights_tail) = S::as_simd_f64s(self.weights);
-        let (center, center_tail) = S::as_simd_f64s(self.center);
-        let (moved, moved_tail) = S::as_mut_simd_f64s(self.moved);
-        let mut reach = simd.splat_f64s(0.0);
-        for ((moved, &w), &c) in moved.iter_mut().zip(weights).zip(center) {
-            *moved = simd.sub_f64s(w, c);
-            reach = simd.max_f64s(reach, simd.abs_f64s(*moved));
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> bool {
+        let (from, from_tail) = S::as_simd_f64s(self.from);
+        let (to, to_tail) = S::as_mut_simd_f64s(self.to);
+        // 0·x is 0 for a finite x and NaN otherwise, and a NaN stays in the sum.
+        let zero = simd.splat_f64s(0.0);
+        let mut taint = zero;
+        for (to, &from) in to.iter_mut().zip(from) {
+            *to = from;
+            taint = simd.mul_add_f64s(from, zero, taint);
         }
-        let mut reach = simd.reduce_max_f64s(reach);
-        for ((moved, &w), &c) in moved_tail.iter_mut().zip(weights_tail).zip(center_tail) {
-            *moved = w - c;
-            reach = reach.max(moved.abs());
-        }
-        reach
+        to_tail.copy_from_slice(from_tail);
+        simd.reduce_sum_f64s(taint) == 0.0 && from_tail.iter().all(|value| value.is_finite())
     }
 }
 
-/// `sums[j] += Σ_k shares[j][k] · pending[k]` over one tile. Its part of the block is packed so that the two vectors of
-/// all iterates that a stretch of the sums needs lie together; six sums of a stretch are held in registers at a time.
+/// `sums[j] += Σ_k shares[j][k] · (pending[k] − c)` over one tile; returns the largest |pending − c|. The tile's part of
+/// the block is centred and packed so that the two vectors of all iterates that a stretch of the sums needs lie
+/// together; six sums of a stretch are held in registers at a time.
 struct AddBlock<'a> {
     sums: &'a mut [f64],
     pending: &'a [f64],
     padded: usize,
-    tile: usize,
+    center: &'a [f64],
     packed: &'a mut [f64],
     shares: &'a [f64],
     active: &'a [usize],
@@ -322,21 +359,27 @@ struct AddBlock<'a> {
 }
 
 impl pulp::WithSimd for AddBlock<'_> {
-    type Output = ();
+    type Output = f64;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, simd: S) {
-        let stretch = 2 * S::F64_LANES;
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
+        let mut center = [0.0; TILE];
+        center[..self.center.len()].copy_from_slice(self.center);
+        let (center, _) = S::as_simd_f64s(&center);
+        let (packed, _) = S::as_mut_simd_f64s(self.packed);
+        let mut reach = simd.splat_f64s(0.0);
         for k in 0..self.filled {
-            let row = &self.pending[k * self.padded + self.tile * TILE..][..TILE];
-            for (at, values) in row.chunks_exact(stretch).enumerate() {
-                self.packed[(at * BLOCK + k) * stretch..][..stretch].copy_from_slice(values);
+            // Padding is zero in the iterates and in the centre.
+            let (row, _) = S::as_simd_f64s(&self.pending[k * self.padded..][..TILE]);
+            for (at, (w, c)) in row.chunks_exact(2).zip(center.chunks_exact(2)).enumerate() {
+                let moved = [simd.sub_f64s(w[0], c[0]), simd.sub_f64s(w[1], c[1])];
+                reach = simd.max_f64s(reach, simd.max_f64s(simd.abs_f64s(moved[0]), simd.abs_f64s(moved[1])));
+                packed[2 * (at * BLOCK + k)..][..2].copy_from_slice(&moved);
             }
         }
-        let (packed, _) = S::as_simd_f64s(&*self.packed);
         let (sums, _) = S::as_mut_simd_f64s(self.sums);
-        for (at, moved) in packed.chunks_exact(2 * BLOCK).enumerate() {
-            let moved = &moved[..2 * self.filled];
+        for at in 0..TILE / (2 * S::F64_LANES) {
+            let moved = &packed[2 * at * BLOCK..][..2 * self.filled];
             for rows in self.active.chunks(6) {
                 match rows.len() {
                     6 => add_rows::<S, 6>(simd, sums, at, moved, self.shares, rows),
@@ -348,6 +391,7 @@ impl pulp::WithSimd for AddBlock<'_> {
                 }
             }
         }
+        simd.reduce_max_f64s(reach)
     }
 }
 
@@ -421,13 +465,12 @@ pub fn averages(
     let mut bank = Bank::new(&center, weightings.len());
     let mut position = 0;
     let mut column = vec![0.0; weightings.len()];
-    path.for_each(&mut |Iterate { weights, .. }| {
+    path.for_each(&mut |Iterate { weights, step, .. }| {
         for (share, row) in column.iter_mut().zip(&shares) {
             *share = row[position];
         }
-        bank.push(weights, &column);
         position += 1;
-        Ok(())
+        if bank.push(weights, &column) { Ok(()) } else { Err(PathError::NotFiniteIterate { step }.into()) }
     })?;
     bank.flush();
     for (j, averaged) in averaged.iter_mut().enumerate() {

@@ -244,7 +244,6 @@ pub struct Dial {
     bank: Bank,
     masses: Vec<f64>,
     shares: Vec<f64>,
-    last: Vec<f64>,
     seen: bool,
 }
 
@@ -298,7 +297,6 @@ impl Dial {
             bank: Bank::new(center, count),
             masses: vec![1.0; count],
             shares: vec![0.0; count],
-            last: center.to_vec(),
             seen: false,
             nodes,
             info,
@@ -309,31 +307,39 @@ impl Dial {
     /// Takes in `w_k` and `η_k`, the rate of the step that leaves it.
     pub fn push(&mut self, weights: &[f64], rate: f64) -> Result<()> {
         require_rate(rate)?;
-        self.take(weights)?;
+        self.require_width(weights)?;
         let step = self.info.steps();
-        let nodes = self.nodes.l2.iter().zip(&mut self.masses).zip(&mut self.shares);
-        for ((&l2, mass), share) in nodes {
-            let decay = self.info.recurrence.decay(l2, rate, step);
-            *share = if *mass < FROZEN { 0.0 } else { *mass * decay.spend };
-            *mass *= decay.keep;
+        let nodes = self.nodes.l2.iter().zip(&self.masses).zip(&mut self.shares);
+        for ((&l2, &mass), share) in nodes {
+            let spend = self.info.recurrence.decay(l2, rate, step).spend;
+            *share = if mass < FROZEN { 0.0 } else { mass * spend };
         }
-        self.bank.push(weights, &self.shares);
+        if !self.bank.push(weights, &self.shares) {
+            return require_finite(weights, step).map_err(Into::into);
+        }
+        for (&l2, mass) in self.nodes.l2.iter().zip(&mut self.masses) {
+            *mass *= self.info.recurrence.decay(l2, rate, step).keep;
+        }
         self.info.rates.push(rate);
+        self.seen = true;
         Ok(())
     }
 
     /// Takes in `w_K`, where training stopped. To go on, [`push`](Self::push) the same iterate with its rate.
     pub fn finish(&mut self, weights: &[f64]) -> Result<()> {
-        self.take(weights)
+        self.require_width(weights)?;
+        if !self.bank.set_latest(weights) {
+            return require_finite(weights, self.info.steps()).map_err(Into::into);
+        }
+        self.seen = true;
+        Ok(())
     }
 
-    fn take(&mut self, weights: &[f64]) -> Result<()> {
-        if weights.len() != self.last.len() {
-            return Err(DialError::Width { found: weights.len(), expected: self.last.len() }.into());
+    fn require_width(&self, weights: &[f64]) -> Result<(), DialError> {
+        let expected = self.bank.center().len();
+        if weights.len() != expected {
+            return Err(DialError::Width { found: weights.len(), expected });
         }
-        require_finite(weights, self.info.steps())?;
-        self.last.copy_from_slice(weights);
-        self.seen = true;
         Ok(())
     }
 
@@ -344,7 +350,7 @@ impl Dial {
         }
         let coefficients = self.nodes.coefficients(l2)?;
         self.bank.flush();
-        let mut moved = vec![0.0; self.last.len()];
+        let mut moved = vec![0.0; self.bank.center().len()];
         for (j, &coefficient) in coefficients.iter().enumerate().filter(|(_, c)| **c != 0.0) {
             for (moved, sum) in moved.iter_mut().zip(self.bank.flushed_sum(j)) {
                 *moved += coefficient * sum;
@@ -360,7 +366,7 @@ impl Dial {
         let center = self.bank.center();
         let (weights, certificate) = match answer {
             Answer::Regularized => {
-                let parts = center.iter().zip(&moved).zip(&self.last);
+                let parts = center.iter().zip(&moved).zip(self.bank.latest());
                 let weights = parts.map(|((c, moved), w)| c + (moved + remaining * (w - c))).collect();
                 (weights, epsilon)
             }
@@ -431,7 +437,7 @@ impl Dial {
         writer.write(&rates.rates)?;
         writer.write(&rates.counts)?;
         writer.write(self.bank.center())?;
-        writer.write(&self.last)?;
+        writer.write(self.bank.latest())?;
         for j in 0..self.nodes.l2.len() {
             writer.write(&self.bank.flushed_sum(j))?;
         }
@@ -481,7 +487,8 @@ impl Dial {
         };
         let mut dial = Self::with_parts(nodes, &info, &center, header.parts.clone())?;
         dial.masses = reader.read_all("masses", header.nodes)?;
-        dial.last = read_group(&mut reader, "last")?;
+        let last = read_group(&mut reader, "last")?;
+        dial.finish(&last)?;
         for (j, group) in dial.groups().iter().skip(2).enumerate() {
             let sum = read_group(&mut reader, group)?;
             dial.bank.restore(j, &sum, header.reach);
@@ -550,11 +557,6 @@ impl Runs {
 const MOST_STEPS: u64 = 1 << 32;
 
 fn require_finite(weights: &[f64], step: u64) -> Result<(), DialError> {
-    // Branch-free runs first: this is checked at every step of a training run.
-    let whole = |run: &[f64]| run.iter().fold(true, |finite, value| finite & value.is_finite());
-    if weights.chunks(64).all(whole) {
-        return Ok(());
-    }
     match weights.iter().position(|value| !value.is_finite()) {
         None => Ok(()),
         Some(position) => Err(DialError::NotFinite { step, value: weights[position], position }),

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use faer::linalg::matmul::{matmul, triangular};
-use faer::{Accum, Mat, MatMut, MatRef};
+use faer::{Accum, Mat, MatMut, MatRef, Par};
+use rayon::prelude::*;
 
 use super::{DataError, Rows};
 use crate::threads::par;
@@ -161,8 +162,12 @@ pub enum Features<T> {
     Sparse(Csr<T>),
 }
 
-/// Rows handled at a time: a megabyte or two at MNIST's width, so that a second product finds them in cache.
-const CHUNK: usize = 512;
+/// Rows handled at a time: under a megabyte at MNIST's width, so that a second product finds them in cache.
+const CHUNK: usize = 256;
+/// Fewest rows worth a thread of their own.
+const GROUP: usize = 128;
+/// Numbers that all threads' partial sums may take up together.
+const PARTIALS: usize = 1 << 23;
 /// Rows widened to f64 at a time for a Gram matrix, whose result is read and written once a chunk.
 const GRAM_CHUNK: usize = 1024;
 
@@ -188,92 +193,103 @@ impl<T: Element> Features<T> {
     /// Writes `X W` over all rows into `out`, row by row: `out[i·k + j]`. W is d × k, column by column.
     pub fn multiply(&self, weights: &[f64], out: &mut [f64]) {
         let k = weights.len() / self.columns();
-        self.for_products(Rows::All, weights, |part, _, products| {
-            for (out, product) in out[part.start * k..part.end * k].iter_mut().zip(products) {
+        let weights: Vec<T> = weights.iter().map(|&weight| T::of(weight)).collect();
+        out.par_chunks_mut(CHUNK * k).enumerate().for_each(|(chunk, out)| {
+            let start = chunk * CHUNK;
+            let mut scratch = Scratch::default();
+            let products = self.products(Rows::All, start..start + out.len() / k, &weights, &mut scratch).1;
+            for (out, product) in out.iter_mut().zip(products) {
                 *out = product.wide();
             }
         });
     }
 
-    /// Writes `Xᵀ G` over `rows` into `out` (d × k, column by column), where row i of G is what `link(i, row)` makes of
-    /// row i of `X W`. Both products are taken chunk by chunk while the rows are in cache.
-    pub fn pull_back(&self, rows: Rows<'_>, weights: &[f64], mut link: impl FnMut(usize, &mut [T]), out: &mut [f64]) {
-        let d = self.columns();
-        let k = weights.len() / d;
-        out.fill(0.0);
-        let mut partial = vec![T::of(0.0); out.len()];
-        self.for_products(rows, weights, |part, chunk, products| {
-            for (row, products) in rows.iter(part.clone()).zip(products.chunks_exact_mut(k)) {
-                link(row, products);
-            }
-            match chunk {
-                Chunk::Dense(chunk) => {
-                    let g = MatRef::from_row_major_slice(&*products, part.len(), k);
-                    let into = MatMut::from_column_major_slice_mut(&mut partial, d, k);
-                    matmul(into, Accum::Replace, chunk.transpose(), g, T::of(1.0), par());
-                    for (out, &partial) in out.iter_mut().zip(&partial) {
-                        *out += partial.wide();
-                    }
-                }
-                Chunk::Sparse(x) => {
-                    for (row, g) in rows.iter(part).zip(products.chunks_exact(k)) {
-                        for (column, value) in x.row(row) {
-                            for (j, g) in g.iter().enumerate() {
-                                out[j * d + column] += value.wide() * g.wide();
-                            }
-                        }
-                    }
-                }
-            }
-        });
-    }
-
-    /// Visits `rows` chunk by chunk with their rows of `X W`.
-    fn for_products(
+    /// Writes `Xᵀ G` over `rows` into `out` (d × k, column by column) and returns the column sums of G, where row i of G
+    /// is what `link(i, row)` makes of row i of `X W`. Both products of a chunk are taken while its rows are in cache.
+    ///
+    /// Rows are split among threads in a way that depends on the shapes alone, so the result has the same bits on any
+    /// number of them.
+    pub fn pull_back(
         &self,
         rows: Rows<'_>,
         weights: &[f64],
-        mut visit: impl FnMut(Range<usize>, Chunk<'_, T>, &mut [T]),
-    ) {
+        link: impl Fn(usize, &mut [T]) + Sync,
+        out: &mut [f64],
+    ) -> Vec<f64> {
         let (d, count) = (self.columns(), rows.count(self.rows()));
         let k = weights.len() / d;
         let weights: Vec<T> = weights.iter().map(|&weight| T::of(weight)).collect();
-        let mut products = vec![T::of(0.0); CHUNK.min(count) * k];
-        let mut gathered = Vec::new();
-        for start in (0..count).step_by(CHUNK) {
-            let part = start..count.min(start + CHUNK);
-            let products = &mut products[..part.len() * k];
-            match self {
-                Self::Dense(x) => {
-                    let values = match rows {
-                        Rows::All => &x.values[part.start * d..part.end * d],
-                        Rows::Picked(picked) => {
-                            gathered.clear();
-                            gathered.reserve(CHUNK.min(count) * d);
-                            picked[part.clone()].iter().for_each(|&row| gathered.extend_from_slice(x.row(row)));
-                            &gathered
-                        }
-                    };
-                    let chunk = MatRef::from_row_major_slice(values, part.len(), d);
-                    matmul(
-                        MatMut::from_row_major_slice_mut(products, part.len(), k),
-                        Accum::Replace,
-                        chunk,
-                        MatRef::from_column_major_slice(&weights, d, k),
-                        T::of(1.0),
-                        par(),
-                    );
-                    visit(part, Chunk::Dense(chunk), products);
-                }
-                Self::Sparse(x) => {
-                    for (row, products) in rows.iter(part.clone()).zip(products.chunks_exact_mut(k)) {
-                        for (j, product) in products.iter_mut().enumerate() {
-                            *product =
-                                T::of(x.row(row).map(|(i, value)| value.wide() * weights[j * d + i].wide()).sum());
-                        }
+        let groups = (PARTIALS / out.len()).clamp(1, count.div_ceil(GROUP).min(32));
+        let per_group = count.div_ceil(groups);
+        let partials: Vec<(Vec<f64>, Vec<f64>)> = (0..groups)
+            .into_par_iter()
+            .map(|group| {
+                let (mut sum, mut totals) = (vec![0.0; d * k], vec![0.0; k]);
+                let mut scratch = Scratch::default();
+                let end = count.min((group + 1) * per_group);
+                for start in (group * per_group..end).step_by(CHUNK) {
+                    let part = start..end.min(start + CHUNK);
+                    let (chunk, products) = self.products(rows, part.clone(), &weights, &mut scratch);
+                    for (row, g) in rows.iter(part.clone()).zip(products.chunks_exact_mut(k)) {
+                        link(row, g);
+                        totals.iter_mut().zip(&*g).for_each(|(total, g)| *total += g.wide());
                     }
-                    visit(part, Chunk::Sparse(x), products);
+                    chunk.add_transposed(rows.iter(part), products, k, &mut sum);
                 }
+                (sum, totals)
+            })
+            .collect();
+        out.fill(0.0);
+        let mut totals = vec![0.0; k];
+        for (sum, total) in &partials {
+            out.iter_mut().zip(sum).for_each(|(out, sum)| *out += sum);
+            totals.iter_mut().zip(total).for_each(|(totals, total)| *totals += total);
+        }
+        totals
+    }
+
+    /// The rows of one chunk and their rows of `X W`.
+    fn products<'a>(
+        &'a self,
+        rows: Rows<'_>,
+        part: Range<usize>,
+        weights: &[T],
+        scratch: &'a mut Scratch<T>,
+    ) -> (Chunk<'a, T>, &'a mut [T]) {
+        let d = self.columns();
+        let k = weights.len() / d;
+        let Scratch { gathered, products } = scratch;
+        products.resize(part.len() * k, T::of(0.0));
+        match self {
+            Self::Dense(x) => {
+                let values = match rows {
+                    Rows::All => &x.values[part.start * d..part.end * d],
+                    Rows::Span { start, .. } => &x.values[(start + part.start) * d..(start + part.end) * d],
+                    Rows::Picked(picked) => {
+                        gathered.clear();
+                        gathered.reserve(part.len() * d);
+                        picked[part.clone()].iter().for_each(|&row| gathered.extend_from_slice(x.row(row)));
+                        gathered
+                    }
+                };
+                let chunk = MatRef::from_row_major_slice(values, part.len(), d);
+                matmul(
+                    MatMut::from_row_major_slice_mut(products, part.len(), k),
+                    Accum::Replace,
+                    chunk,
+                    MatRef::from_column_major_slice(weights, d, k),
+                    T::of(1.0),
+                    Par::Seq,
+                );
+                (Chunk::Dense(chunk), products)
+            }
+            Self::Sparse(x) => {
+                for (row, products) in rows.iter(part).zip(products.chunks_exact_mut(k)) {
+                    for (j, product) in products.iter_mut().enumerate() {
+                        *product = T::of(x.row(row).map(|(i, value)| value.wide() * weights[j * d + i].wide()).sum());
+                    }
+                }
+                (Chunk::Sparse(x), products)
             }
         }
     }
@@ -355,12 +371,50 @@ impl<T: Element> Features<T> {
     }
 }
 
+/// Buffers reused from chunk to chunk.
+struct Scratch<T> {
+    gathered: Vec<T>,
+    products: Vec<T>,
+}
+
+impl<T> Default for Scratch<T> {
+    fn default() -> Self {
+        Self { gathered: Vec::new(), products: Vec::new() }
+    }
+}
+
 /// The data behind a chunk of products.
 enum Chunk<'a, T> {
-    /// Its rows, gathered.
+    /// Its rows, together.
     Dense(MatRef<'a, T>),
     /// The whole matrix: sparse rows are cheap to find.
     Sparse(&'a Csr<T>),
+}
+
+impl<T: Element> Chunk<'_, T> {
+    /// `sum += Xᵀ G` over the chunk, whose row numbers are `rows`.
+    fn add_transposed(&self, rows: impl Iterator<Item = usize>, g: &[T], k: usize, sum: &mut [f64]) {
+        let d = sum.len() / k;
+        match self {
+            Self::Dense(chunk) => {
+                let g = MatRef::from_row_major_slice(g, chunk.nrows(), k);
+                let mut product = Mat::<T>::zeros(d, k);
+                matmul(product.as_mut(), Accum::Replace, chunk.transpose(), g, T::of(1.0), Par::Seq);
+                for (sum, column) in sum.chunks_exact_mut(d).zip(product.col_iter()) {
+                    sum.iter_mut().zip(column.iter()).for_each(|(sum, value)| *sum += value.wide());
+                }
+            }
+            Self::Sparse(x) => {
+                for (row, g) in rows.zip(g.chunks_exact(k)) {
+                    for (column, value) in x.row(row) {
+                        for (j, g) in g.iter().enumerate() {
+                            sum[j * d + column] += value.wide() * g.wide();
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 pub(super) fn require_some(name: &'static str, rows: usize, columns: usize) -> Result<(), DataError> {

@@ -132,15 +132,12 @@ impl<T: Element> Objective for LeastSquares<T> {
         let k = self.outputs;
         let scale = 1.0 / rows.count(self.rows()) as f64;
         let offsets = self.offsets(weights);
-        let mut totals = vec![0.0; k];
         let residual = |row: usize, products: &mut [T]| {
             for (j, product) in products.iter_mut().enumerate() {
-                let residual = scale * (product.wide() - self.y[row * k + j] - offsets[j]);
-                totals[j] += residual;
-                *product = T::of(residual);
+                *product = T::of(scale * (product.wide() - self.y[row * k + j] - offsets[j]));
             }
         };
-        self.x.pull_back(rows, weights, residual, gradient);
+        let totals = self.x.pull_back(rows, weights, residual, gradient);
         let d = self.x.columns();
         for (j, column) in gradient.chunks_exact_mut(d).enumerate() {
             if let Some(means) = &self.means {

@@ -27,6 +27,13 @@ pub(crate) use softmax::log_sum_exp;
 pub enum Rows<'a> {
     /// Every row.
     All,
+    /// Consecutive rows, from `start` to before `end`.
+    Span {
+        /// First row.
+        start: usize,
+        /// One past the last row.
+        end: usize,
+    },
     /// The rows of these numbers, repeats allowed.
     Picked(&'a [usize]),
 }
@@ -37,6 +44,7 @@ impl Rows<'_> {
     pub fn count(&self, total: usize) -> usize {
         match self {
             Self::All => total,
+            Self::Span { start, end } => end - start,
             Self::Picked(rows) => rows.len(),
         }
     }
@@ -45,6 +53,7 @@ impl Rows<'_> {
     fn iter(&self, part: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         part.map(move |at| match self {
             Self::All => at,
+            Self::Span { start, .. } => start + at,
             Self::Picked(rows) => rows[at],
         })
     }

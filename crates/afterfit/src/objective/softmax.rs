@@ -116,7 +116,6 @@ impl<T: Element> Objective for Softmax<T> {
     fn gradient(&self, weights: &[f64], rows: Rows<'_>, gradient: &mut [f64]) {
         let (matrix, intercepts) = self.split(weights);
         let (d_matrix, d_intercepts) = gradient.split_at_mut(matrix.len());
-        d_intercepts.fill(0.0);
         let scale = T::of(1.0 / rows.count(self.labels.len()) as f64);
         let shifts: Vec<T> = intercepts.iter().map(|&b| T::of(b)).collect();
         let excess = |row: usize, z: &mut [T]| {
@@ -131,9 +130,11 @@ impl<T: Element> Objective for Softmax<T> {
             z.iter_mut().for_each(|z| *z = *z * scale_row);
             let label = self.labels[row] as usize;
             z[label] = z[label] - scale;
-            d_intercepts.iter_mut().zip(&*z).for_each(|(sum, z)| *sum += z.wide());
         };
-        self.x.pull_back(rows, matrix, excess, d_matrix);
+        let totals = self.x.pull_back(rows, matrix, excess, d_matrix);
+        if self.intercept {
+            d_intercepts.copy_from_slice(&totals);
+        }
         if self.ridge > 0.0 {
             d_matrix.iter_mut().zip(matrix).for_each(|(g, w)| *g += self.ridge * w);
         }
@@ -148,16 +149,14 @@ impl<T: Element> Objective for Softmax<T> {
         let (matrix, intercepts) = self.split(v);
         let (d_matrix, d_intercepts) = product.split_at_mut(matrix.len());
         if self.intercept {
-            let (n, k) = (self.labels.len() as f64, self.classes);
-            d_intercepts.fill(0.0);
+            let n = self.labels.len() as f64;
             let with_ones = |_: usize, products: &mut [T]| {
-                for j in 0..k {
-                    let value = (products[j].wide() + intercepts[j]) / n;
-                    d_intercepts[j] += value;
-                    products[j] = T::of(value);
+                for (product, b) in products.iter_mut().zip(intercepts) {
+                    *product = T::of((product.wide() + b) / n);
                 }
             };
-            self.x.pull_back(Rows::All, matrix, with_ones, d_matrix);
+            let totals = self.x.pull_back(Rows::All, matrix, with_ones, d_matrix);
+            d_intercepts.copy_from_slice(&totals);
         } else {
             curvature_of_rows(&self.x, None, matrix, d_matrix);
         }

@@ -21,6 +21,14 @@ pub enum Batches {
         /// The same seed gives the same batches.
         seed: u64,
     },
+    /// Consecutive rows, in a fresh order of such blocks each epoch: the fastest, and as good as shuffling when the rows
+    /// are in random order to begin with. A short last block is left out.
+    Blocks {
+        /// Rows a step.
+        size: usize,
+        /// The same seed gives the same batches.
+        seed: u64,
+    },
     /// Every row once an epoch in a fresh random order, as deep-learning loaders do; a short last batch is left out.
     Shuffled {
         /// Rows a step.
@@ -48,21 +56,31 @@ impl Sampler {
                 self.picked.clear();
                 self.picked.extend((0..size).map(|_| rng.random_range(0..self.rows)));
             }
+            Batches::Blocks { size, seed } => {
+                let blocks = self.rows / size;
+                let start = size * self.order(seed, step / blocks as u64, blocks)[step as usize % blocks];
+                return Rows::Span { start, end: start + size };
+            }
             Batches::Shuffled { size, seed } => {
-                let per_epoch = (self.rows / size) as u64;
-                let (epoch, batch) = (step / per_epoch, (step % per_epoch) as usize);
-                if self.epoch != Some(epoch) {
-                    let mut rng = stream(seed, epoch);
-                    self.order = (0..self.rows).collect();
-                    for i in (1..self.rows).rev() {
-                        self.order.swap(i, rng.random_range(0..=i));
-                    }
-                    self.epoch = Some(epoch);
-                }
-                return Rows::Picked(&self.order[batch * size..][..size]);
+                let (rows, batches) = (self.rows, self.rows / size);
+                let batch = step as usize % batches;
+                return Rows::Picked(&self.order(seed, step / batches as u64, rows)[batch * size..][..size]);
             }
         }
         Rows::Picked(&self.picked)
+    }
+
+    /// A random order of `count` things, drawn once an epoch.
+    fn order(&mut self, seed: u64, epoch: u64, count: usize) -> &[usize] {
+        if self.epoch != Some(epoch) {
+            let mut rng = stream(seed, epoch);
+            self.order = (0..count).collect();
+            for i in (1..count).rev() {
+                self.order.swap(i, rng.random_range(0..=i));
+            }
+            self.epoch = Some(epoch);
+        }
+        &self.order
     }
 }
 
@@ -97,7 +115,9 @@ impl<'a> LivePath<'a> {
     ) -> Result<Self> {
         let (shape, width) = (objective.shape(), objective.width());
         optimizer.validate(shape, width)?;
-        if let Batches::Independent { size, .. } | Batches::Shuffled { size, .. } = batches {
+        if let Batches::Independent { size, .. } | Batches::Blocks { size, .. } | Batches::Shuffled { size, .. } =
+            batches
+        {
             let rows = objective.rows();
             require(
                 (1..=rows).contains(&size),

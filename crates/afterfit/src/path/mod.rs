@@ -71,6 +71,12 @@ pub enum PathError {
         /// Where in the iterate.
         position: usize,
     },
+    /// NaN or infinity in an iterate.
+    #[error("the iterate at step {step} holds a number that is not finite")]
+    NotFiniteIterate {
+        /// Its step.
+        step: u64,
+    },
     /// A resumed state that does not belong to this run.
     #[error("the state holds {found} {what}: this run needs {expected}")]
     State {

@@ -209,8 +209,11 @@ fn a_shuffled_epoch_sees_every_row_once() {
             0.0
         }
         fn gradient(&self, _: &[f64], rows: Rows<'_>, gradient: &mut [f64]) {
-            let Rows::Picked(rows) = rows else { panic!("a batch was expected") };
-            self.0.borrow_mut().extend(rows);
+            match rows {
+                Rows::All => panic!("a batch was expected"),
+                Rows::Span { start, end } => self.0.borrow_mut().extend(start..end),
+                Rows::Picked(rows) => self.0.borrow_mut().extend(rows),
+            }
             gradient.fill(0.0);
         }
         fn is_quadratic(&self) -> bool {
@@ -223,14 +226,16 @@ fn a_shuffled_epoch_sees_every_row_once() {
             Ok(Mat::identity(1, 1))
         }
     }
-    let counting = Counting(Vec::new().into());
-    let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.1));
-    LivePath::new(&counting, optimizer, Batches::Shuffled { size: 5, seed: 3 }, 8, None).unwrap().last().unwrap();
-    let seen = counting.0.into_inner();
-    for epoch in seen.chunks(20) {
-        let mut rows = epoch.to_vec();
-        rows.sort_unstable();
-        assert_eq!(rows, (0..20).collect::<Vec<_>>());
+    for batches in [Batches::Shuffled { size: 5, seed: 3 }, Batches::Blocks { size: 5, seed: 3 }] {
+        let counting = Counting(Vec::new().into());
+        let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.1));
+        LivePath::new(&counting, optimizer, batches, 8, None).unwrap().last().unwrap();
+        let seen = counting.0.into_inner();
+        for epoch in seen.chunks(20) {
+            let mut rows = epoch.to_vec();
+            rows.sort_unstable();
+            assert_eq!(rows, (0..20).collect::<Vec<_>>());
+        }
+        assert_ne!(seen[..20], seen[20..]);
     }
-    assert_ne!(seen[..20], seen[20..]);
 }

@@ -227,7 +227,7 @@ fn blocked_sums_equal_plain_ones() {
         let mut plain = vec![vec![0.0_f64; width]; count];
         for _ in 0..steps {
             let (weights, shares) = (vector(&mut rng, width), vector(&mut rng, count));
-            bank.push(&weights, &shares);
+            assert!(bank.push(&weights, &shares));
             for (plain, share) in plain.iter_mut().zip(&shares) {
                 for i in 0..width {
                     plain[i] = share.mul_add(weights[i] - center[i], plain[i]);

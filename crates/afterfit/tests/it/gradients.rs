@@ -94,6 +94,8 @@ fn batches_are_means_of_rows() {
             mean.iter_mut().zip(gradient(Rows::Picked(&[row]))).for_each(|(mean, g)| *mean += g / picked.len() as f64);
         }
         assert!(relative(&gradient(Rows::Picked(&picked)), &mean) < 1e-12);
+        let span: Vec<usize> = (100..1000).collect();
+        assert!(relative(&gradient(Rows::Span { start: 100, end: 1000 }), &gradient(Rows::Picked(&span))) < 1e-12);
         let all: Vec<usize> = (0..1300).collect();
         assert!(relative(&gradient(Rows::Picked(&all)), &gradient(Rows::All)) < 1e-12);
     }
