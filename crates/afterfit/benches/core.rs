@@ -219,7 +219,7 @@ fn gram_space(x: Features<f32>, labels: &[u32]) {
             black_box(averages(&mut path, &strengths, Answer::Regularized, Stride::Linear).unwrap());
         },
         &mut || {
-            black_box(x.gram(&ones));
+            black_box(x.gram(Rows::All, &ones));
         },
     );
     row(

@@ -379,6 +379,18 @@ impl Dial {
         Ok(Reading { weights, certificate, error: certificate * self.bank.reach(), remaining })
     }
 
+    /// The centred sum of every node, pending iterates included.
+    pub fn sums(&mut self) -> Vec<Vec<f64>> {
+        self.bank.flush();
+        (0..self.nodes.l2.len()).map(|j| self.bank.flushed_sum(j)).collect()
+    }
+
+    /// The latest iterate.
+    #[must_use]
+    pub fn last(&self) -> &[f64] {
+        self.bank.latest()
+    }
+
     /// The nodes.
     #[must_use]
     pub fn nodes(&self) -> &Nodes {

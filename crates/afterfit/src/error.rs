@@ -12,6 +12,9 @@ pub enum Error {
     /// Data that no objective can be built from.
     #[error(transparent)]
     Data(#[from] crate::objective::DataError),
+    /// A file that cannot be read as a table.
+    #[error(transparent)]
+    Read(#[from] crate::data::ReadError),
     /// An optimizer that cannot run, or a run that blew up.
     #[error(transparent)]
     Optimizer(#[from] crate::optimizer::OptimizerError),

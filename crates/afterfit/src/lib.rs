@@ -35,13 +35,18 @@
 //! [`scheme`]. [`theory`] says how good an answer must be.
 
 pub mod average;
+pub mod data;
 pub mod dial;
 mod error;
+pub mod fit;
+pub mod learn;
+pub mod model;
 pub mod objective;
 pub mod optimizer;
 pub mod path;
 pub mod polish;
 pub mod scheme;
+pub mod select;
 mod store;
 pub mod theory;
 mod threads;

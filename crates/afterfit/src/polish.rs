@@ -1,14 +1,18 @@
-//! From an averaged softmax to a better one for one λ: the one-number rescale, with the intercepts refitted.
+//! From an averaged softmax to a better one for one λ: the one-number rescale (with the intercepts refitted), and the
+//! exact minimizer by L-BFGS from there.
 //!
 //! On a loss that is not quadratic the average follows the regularization path in direction but not in scale. The scale
 //! t and the intercepts b that minimize `L(tA, b) + λ/2 ‖tA‖²` (intercepts unpenalized) mend most of that. Logits of A
 //! are computed once; what remains is Newton's method in 1 + k numbers.
 
+use argmin::core::{CostFunction, Executor, Gradient, State as _};
+use argmin::solver::linesearch::MoreThuenteLineSearch;
+use argmin::solver::quasinewton::LBFGS;
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 
 use crate::error::{Result, require};
-use crate::objective::{Element, Softmax, log_sum_exp};
+use crate::objective::{Element, Objective, Rows, Softmax, log_sum_exp};
 
 /// A rescaled model and what it took.
 #[derive(Debug, Clone)]
@@ -35,61 +39,155 @@ pub fn rescale<T: Element>(objective: &Softmax<T>, weights: &[f64], l2: f64) -> 
     let k = matrix.len() / objective.features().columns();
     let mut scores = vec![0.0; objective.labels().len() * k];
     objective.features().multiply(matrix, &mut scores);
-    let problem = Problem {
+    let problem = Rescale {
         scores,
         labels: objective.labels(),
         classes: k,
         penalty: (l2 + objective.own_ridge()) * matrix.iter().map(|w| w * w).sum::<f64>(),
         intercepts: objective.has_intercept(),
     };
-    let mut at = vec![1.0];
-    at.extend_from_slice(intercepts);
-    let before = problem.value(&at);
-    let (mut value, mut iterations) = (before, 0);
-    while iterations < MOST_ITERATIONS {
-        let (gradient, hessian) = problem.derivatives(&at);
-        let size = gradient.iter().fold(0.0_f64, |top, g| top.max(g.abs()));
-        if size <= 1e-10 {
-            break;
-        }
-        iterations += 1;
-        let Ok(factor) = hessian.llt(Side::Lower) else {
-            break;
-        };
-        let step = factor.solve(Mat::from_fn(at.len(), 1, |i, _| gradient[i]));
-        // Halve until the loss falls: far from the optimum a full Newton step can overshoot.
-        let mut length = 1.0;
-        let improved = loop {
-            let trial: Vec<f64> = at.iter().enumerate().map(|(i, a)| a - length * step[(i, 0)]).collect();
-            let trial_value = problem.value(&trial);
-            if trial_value <= value {
-                break Some((trial, trial_value));
-            }
-            length *= 0.5;
-            if length < 1e-6 {
-                break None;
-            }
-        };
-        match improved {
-            Some((trial, trial_value)) => (at, value) = (trial, trial_value),
-            None => break,
-        }
-    }
+    let Solved { at, before, after, iterations } = problem.solve(intercepts);
     let mut scaled: Vec<f64> = matrix.iter().map(|w| at[0] * w).collect();
     scaled.extend_from_slice(&at[1..]);
-    Ok(Rescaled { scale: at[0], weights: scaled, before, after: value, iterations })
+    Ok(Rescaled { scale: at[0], weights: scaled, before, after, iterations })
+}
+
+/// A minimizer and what it took.
+#[derive(Debug, Clone)]
+pub struct Polished {
+    /// The flat weights.
+    pub weights: Vec<f64>,
+    /// L-BFGS iterations.
+    pub iterations: u64,
+    /// Length of the gradient that is left.
+    pub gradient: f64,
+}
+
+/// Most L-BFGS iterations.
+const MOST_POLISH: u64 = 5000;
+
+/// The minimizer of `L + λ/2 ‖W‖²` (intercepts unpenalized) by L-BFGS from `start`, until the gradient is shorter than
+/// `tolerance` or no step lowers the loss any more.
+pub fn polish<T: Element>(objective: &Softmax<T>, l2: f64, start: &[f64], tolerance: f64) -> Result<Polished> {
+    require(l2 >= 0.0 && l2.is_finite(), "l2", l2, "at least 0 and finite")?;
+    require(tolerance > 0.0, "tolerance", tolerance, "above 0")?;
+    let penalized = Penalized { objective, l2 };
+    let length = |weights: &Vec<f64>| penalized.slope(weights).iter().map(|g| g * g).sum::<f64>().sqrt();
+    let mut weights = start.to_vec();
+    let mut iterations = 0;
+    // A line search that finds no lower point ends a round: a fresh one, without its memory, may still find some.
+    for _ in 0..3 {
+        if length(&weights) <= tolerance || iterations >= MOST_POLISH {
+            break;
+        }
+        let Ok(solver) = LBFGS::new(MoreThuenteLineSearch::new(), 10).with_tolerance_grad(tolerance) else {
+            break;
+        };
+        let left = MOST_POLISH - iterations;
+        let run =
+            Executor::new(&penalized, solver).configure(|state| state.param(weights.clone()).max_iters(left)).run();
+        let Ok(outcome) = run else {
+            break;
+        };
+        iterations += outcome.state().get_iter().max(1);
+        match outcome.state().get_best_param() {
+            Some(better) if penalized.height(better) <= penalized.height(&weights) => weights.clone_from(better),
+            _ => break,
+        }
+    }
+    let gradient = length(&weights);
+    Ok(Polished { weights, iterations, gradient })
+}
+
+/// The penalized loss, as the solver wants it.
+struct Penalized<'a, T> {
+    objective: &'a Softmax<T>,
+    l2: f64,
+}
+
+impl<T: Element> Penalized<'_, T> {
+    fn height(&self, weights: &[f64]) -> f64 {
+        let squares: f64 = self.objective.split(weights).0.iter().map(|w| w * w).sum();
+        self.objective.value(weights) + 0.5 * self.l2 * squares
+    }
+
+    fn slope(&self, weights: &[f64]) -> Vec<f64> {
+        let mut gradient = vec![0.0; weights.len()];
+        self.objective.gradient(weights, Rows::All, &mut gradient);
+        let (matrix, _) = self.objective.split(weights);
+        gradient.iter_mut().zip(matrix).for_each(|(g, w)| *g += self.l2 * w);
+        gradient
+    }
+}
+
+impl<T: Element> CostFunction for &Penalized<'_, T> {
+    type Param = Vec<f64>;
+    type Output = f64;
+    fn cost(&self, weights: &Vec<f64>) -> std::result::Result<f64, argmin::core::Error> {
+        Ok(self.height(weights))
+    }
+}
+
+impl<T: Element> Gradient for &Penalized<'_, T> {
+    type Param = Vec<f64>;
+    type Gradient = Vec<f64>;
+    fn gradient(&self, weights: &Vec<f64>) -> std::result::Result<Vec<f64>, argmin::core::Error> {
+        Ok(self.slope(weights))
+    }
 }
 
 /// `1/n Σ [lse(t s_i + b) − t s_iy − b_y] + penalty/2 t²` in (t, b).
-struct Problem<'a> {
-    scores: Vec<f64>,
-    labels: &'a [u32],
-    classes: usize,
-    penalty: f64,
-    intercepts: bool,
+pub(crate) struct Rescale<'a> {
+    /// `s_i`, row by row.
+    pub(crate) scores: Vec<f64>,
+    pub(crate) labels: &'a [u32],
+    pub(crate) classes: usize,
+    pub(crate) penalty: f64,
+    pub(crate) intercepts: bool,
 }
 
-impl Problem<'_> {
+/// Where Newton's method ended.
+pub(crate) struct Solved {
+    /// t, then b if there are intercepts.
+    pub(crate) at: Vec<f64>,
+    before: f64,
+    after: f64,
+    iterations: usize,
+}
+
+impl Rescale<'_> {
+    /// Newton's method from scale 1 and the given intercepts.
+    pub(crate) fn solve(&self, intercepts: &[f64]) -> Solved {
+        let mut at = vec![1.0];
+        at.extend_from_slice(intercepts);
+        let before = self.value(&at);
+        let (mut after, mut iterations) = (before, 0);
+        while iterations < MOST_ITERATIONS {
+            let (gradient, hessian) = self.derivatives(&at);
+            let size = gradient.iter().fold(0.0_f64, |top, g| top.max(g.abs()));
+            if size <= 1e-9 {
+                break;
+            }
+            iterations += 1;
+            let Ok(factor) = hessian.llt(Side::Lower) else {
+                break;
+            };
+            let step = factor.solve(Mat::from_fn(at.len(), 1, |i, _| gradient[i]));
+            // Halve until the loss falls: far from the optimum a full Newton step can overshoot.
+            let shortened = (0..20).map(|halvings| 0.5_f64.powi(halvings));
+            let mut trials = shortened.map(|length| {
+                let trial: Vec<f64> = at.iter().enumerate().map(|(i, a)| a - length * step[(i, 0)]).collect();
+                let value = self.value(&trial);
+                (trial, value)
+            });
+            match trials.find(|(_, value)| *value <= after) {
+                Some(better) => (at, after) = better,
+                None => break,
+            }
+        }
+        Solved { at, before, after, iterations }
+    }
+
     fn value(&self, at: &[f64]) -> f64 {
         let mut logits = vec![0.0; self.classes];
         let mut loss = 0.0;

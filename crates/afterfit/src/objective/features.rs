@@ -140,6 +140,17 @@ impl<T: Element> Csr<T> {
         Ok(Self { columns, starts, indices, values })
     }
 
+    /// The same matrix in another precision.
+    #[must_use]
+    pub fn converted<B: Element>(&self) -> Csr<B> {
+        Csr {
+            columns: self.columns,
+            starts: self.starts.clone(),
+            indices: self.indices.clone(),
+            values: self.values.iter().map(|value| B::of(value.wide())).collect(),
+        }
+    }
+
     /// The share of entries that is stored.
     #[must_use]
     pub fn filled(&self) -> f64 {
@@ -187,6 +198,28 @@ impl<T: Element> Features<T> {
         match self {
             Self::Dense(x) => x.columns,
             Self::Sparse(x) => x.columns,
+        }
+    }
+
+    /// The rows of these numbers, in this order, as a matrix of their own.
+    #[must_use]
+    pub fn pick(&self, rows: &[usize]) -> Self {
+        match self {
+            Self::Dense(x) => {
+                let mut values = Vec::with_capacity(rows.len() * x.columns);
+                rows.iter().for_each(|&row| values.extend_from_slice(x.row(row)));
+                Self::Dense(Dense { rows: rows.len(), columns: x.columns, values })
+            }
+            Self::Sparse(x) => {
+                let (mut starts, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+                for &row in rows {
+                    let range = x.starts[row]..x.starts[row + 1];
+                    indices.extend_from_slice(&x.indices[range.clone()]);
+                    values.extend_from_slice(&x.values[range]);
+                    starts.push(values.len());
+                }
+                Self::Sparse(Csr { columns: x.columns, starts, indices, values })
+            }
         }
     }
 
@@ -294,23 +327,25 @@ impl<T: Element> Features<T> {
         }
     }
 
-    /// `XᵀX` (both triangles) and `XᵀY` in f64 whatever the data: a Gram matrix rounded to f32 would lose every small λ.
-    /// Y has k ≥ 1 numbers a row, row by row.
+    /// `XᵀX` (both triangles) and `XᵀY` over `rows`, in f64 whatever the data: a Gram matrix rounded to f32 would lose
+    /// every small λ. Y has k ≥ 1 numbers for each row of X, row by row.
     #[must_use]
-    pub fn gram(&self, y: &[f64]) -> (Mat<f64>, Mat<f64>) {
-        let (n, d) = (self.rows(), self.columns());
-        let k = y.len() / n;
+    pub fn gram(&self, rows: Rows<'_>, y: &[f64]) -> (Mat<f64>, Mat<f64>) {
+        let (count, d) = (rows.count(self.rows()), self.columns());
+        let k = y.len() / self.rows();
         let (mut gram, mut cross) = (Mat::<f64>::zeros(d, d), Mat::<f64>::zeros(d, k));
         match self {
             Self::Dense(x) => {
-                let mut wide = vec![0.0; GRAM_CHUNK.min(n) * d];
-                for (chunk, y) in x.values.chunks(GRAM_CHUNK * d).zip(y.chunks(GRAM_CHUNK * k)) {
-                    let wide = &mut wide[..chunk.len()];
-                    for (wide, &value) in wide.iter_mut().zip(chunk) {
-                        *wide = value.wide();
+                let (mut wide, mut targets) = (Vec::new(), Vec::new());
+                for start in (0..count).step_by(GRAM_CHUNK) {
+                    let part = start..count.min(start + GRAM_CHUNK);
+                    wide.clear();
+                    targets.clear();
+                    for row in rows.iter(part.clone()) {
+                        wide.extend(x.row(row).iter().map(|value| value.wide()));
+                        targets.extend_from_slice(&y[row * k..][..k]);
                     }
-                    let rows = wide.len() / d;
-                    let chunk = MatRef::from_row_major_slice(&*wide, rows, d);
+                    let chunk = MatRef::from_row_major_slice(&wide, part.len(), d);
                     triangular::matmul(
                         gram.as_mut(),
                         triangular::BlockStructure::TriangularLower,
@@ -322,18 +357,18 @@ impl<T: Element> Features<T> {
                         1.0,
                         par(),
                     );
-                    let y = MatRef::from_row_major_slice(y, rows, k);
-                    matmul(cross.as_mut(), Accum::Add, chunk.transpose(), y, 1.0, par());
+                    let targets = MatRef::from_row_major_slice(&targets, part.len(), k);
+                    matmul(cross.as_mut(), Accum::Add, chunk.transpose(), targets, 1.0, par());
                 }
             }
             Self::Sparse(x) => {
-                for i in 0..n {
-                    for (a, left) in x.row(i) {
-                        for (b, right) in x.row(i).take_while(|&(b, _)| b <= a) {
+                for row in rows.iter(0..count) {
+                    for (a, left) in x.row(row) {
+                        for (b, right) in x.row(row).take_while(|&(b, _)| b <= a) {
                             gram[(a, b)] += left.wide() * right.wide();
                         }
                         for j in 0..k {
-                            cross[(a, j)] += left.wide() * y[i * k + j];
+                            cross[(a, j)] += left.wide() * y[row * k + j];
                         }
                     }
                 }
@@ -347,27 +382,80 @@ impl<T: Element> Features<T> {
         (gram, cross)
     }
 
-    /// The mean of every column, in f64.
+    /// The mean of every column over `rows`, in f64.
     #[must_use]
-    pub fn means(&self) -> Vec<f64> {
+    pub fn means(&self, rows: Rows<'_>) -> Vec<f64> {
+        let count = rows.count(self.rows());
         let mut sums = vec![0.0; self.columns()];
+        for row in rows.iter(0..count) {
+            match self {
+                Self::Dense(x) => sums.iter_mut().zip(x.row(row)).for_each(|(sum, value)| *sum += value.wide()),
+                Self::Sparse(x) => x.row(row).for_each(|(column, value)| sums[column] += value.wide()),
+            }
+        }
+        sums.iter_mut().for_each(|sum| *sum /= count as f64);
+        sums
+    }
+
+    /// The root mean square of every column around `center`.
+    #[must_use]
+    pub fn spreads(&self, center: &[f64]) -> Vec<f64> {
+        let mut squares = vec![0.0; self.columns()];
         match self {
             Self::Dense(x) => {
                 for row in x.values.chunks_exact(x.columns) {
-                    for (sum, value) in sums.iter_mut().zip(row) {
-                        *sum += value.wide();
+                    for ((square, value), center) in squares.iter_mut().zip(row).zip(center) {
+                        *square += (value.wide() - center) * (value.wide() - center);
                     }
                 }
             }
             Self::Sparse(x) => {
+                // Entries that are not stored lie at −center; stored ones replace that.
+                for (square, center) in squares.iter_mut().zip(center) {
+                    *square = self.rows() as f64 * center * center;
+                }
                 for (&column, value) in x.indices.iter().zip(&x.values) {
-                    sums[column as usize] += value.wide();
+                    let (value, center) = (value.wide(), center[column as usize]);
+                    squares[column as usize] += value * (value - 2.0 * center);
                 }
             }
         }
         let n = self.rows() as f64;
-        sums.iter_mut().for_each(|sum| *sum /= n);
-        sums
+        squares.iter().map(|square| (square.max(0.0) / n).sqrt()).collect()
+    }
+
+    /// Replaces every value by `(value − shift) · scale` of its column. A shift makes a sparse matrix dense, so sparse
+    /// ones are only scaled.
+    pub fn rescale(&mut self, shift: &[f64], scale: &[f64]) {
+        match self {
+            Self::Dense(x) => {
+                for row in x.values.chunks_exact_mut(x.columns) {
+                    for ((value, shift), scale) in row.iter_mut().zip(shift).zip(scale) {
+                        *value = T::of((value.wide() - shift) * scale);
+                    }
+                }
+            }
+            Self::Sparse(x) => {
+                for (&column, value) in x.indices.iter().zip(&mut x.values) {
+                    *value = T::of(value.wide() * scale[column as usize]);
+                }
+            }
+        }
+    }
+
+    /// A sparse matrix with zero columns added at the end, up to `columns`; `None` if it is dense or has more already.
+    #[must_use]
+    pub fn widened(&self, columns: usize) -> Option<Self> {
+        match self {
+            Self::Sparse(x) if x.columns <= columns => Some(Self::Sparse(Csr { columns, ..x.clone() })),
+            _ => None,
+        }
+    }
+
+    /// Whether only nonzero entries are stored.
+    #[must_use]
+    pub fn is_sparse(&self) -> bool {
+        matches!(self, Self::Sparse(_))
     }
 }
 

@@ -4,6 +4,7 @@
 //! times that, and its weights are matrices, scalar for each eigenvalue of K.
 
 use faer::{Mat, MatRef};
+use serde::{Deserialize, Serialize};
 
 use super::features::{Element, Features};
 use super::quadratic::columns;
@@ -11,7 +12,8 @@ use super::{DataError, Diagonalized, Quadratic, require_finite, require_symmetri
 use crate::error::{OutOfRange, Result, require};
 
 /// A positive definite similarity of two rows.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kernel {
     /// `xᵀz`.
     Linear,

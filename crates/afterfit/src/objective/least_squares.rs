@@ -6,7 +6,7 @@
 use faer::Mat;
 
 use super::features::{Element, Features};
-use super::{DataError, Objective, Quadratic, Rows};
+use super::{DataError, Moments, Objective, Quadratic, Rows};
 use crate::error::{Result, require};
 
 /// Least squares on a dense or sparse table.
@@ -52,7 +52,7 @@ impl<T: Element> LeastSquares<T> {
             for row in y.chunks_exact(outputs) {
                 mean.iter_mut().zip(row).for_each(|(mean, value)| *mean += value / n as f64);
             }
-            Means { x: x.means(), y: mean }
+            Means { x: x.means(Rows::All), y: mean }
         });
         Ok(Self { x, y, outputs, ridge, means })
     }
@@ -73,18 +73,7 @@ impl<T: Element> LeastSquares<T> {
     /// The same loss (up to a constant) as a [`Quadratic`]: `Σ = XᵀX/n + λ0 I`, `a = Xᵀy/n`, of the centred data if
     /// there is an intercept. One pass over the data; every step afterwards costs d²k instead of 2ndk.
     pub fn gram(&self) -> Result<Quadratic, DataError> {
-        let (n, d) = (self.x.rows() as f64, self.x.columns());
-        let (mut hessian, cross) = self.x.gram(&self.y);
-        let zeros = Means { x: vec![0.0; d], y: vec![0.0; self.outputs] };
-        let means = self.means.as_ref().unwrap_or(&zeros);
-        for column in 0..d {
-            for row in 0..d {
-                hessian[(row, column)] = hessian[(row, column)] / n - means.x[row] * means.x[column];
-            }
-            hessian[(column, column)] += self.ridge;
-        }
-        let linear = Mat::from_fn(d, self.outputs, |i, j| cross[(i, j)] / n - means.x[i] * means.y[j]);
-        Quadratic::new(hessian, linear)
+        Moments::of(&self.x, &self.y, Rows::All).quadratic(self.ridge, self.means.is_some())
     }
 
     /// Whether `steps` full-batch steps are cheaper in Gram space: nd²/2 once and d²k a step, against 2ndk a step.

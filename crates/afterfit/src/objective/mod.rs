@@ -7,6 +7,7 @@ mod curvature;
 mod features;
 mod kernel;
 mod least_squares;
+mod moments;
 mod quadratic;
 mod softmax;
 
@@ -18,6 +19,7 @@ pub use curvature::{Curvature, curvature};
 pub use features::{Csr, Dense, Element, Features};
 pub use kernel::{Kernel, KernelRidge};
 pub use least_squares::LeastSquares;
+pub use moments::Moments;
 pub use quadratic::{Diagonalized, Quadratic};
 pub use softmax::Softmax;
 pub(crate) use softmax::log_sum_exp;

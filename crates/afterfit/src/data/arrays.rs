@@ -1,0 +1,178 @@
+//! numpy arrays: one (`.npy`) or several by name (`.npz`).
+
+use std::io::Read;
+use std::path::Path;
+
+use npyz::{DType, NpyFile, Order, TypeChar};
+
+use super::{Matrix, ReadError, Source, Target, malformed};
+use crate::objective::{Dense, Features};
+
+/// An array in row-major order.
+struct Array {
+    shape: Vec<usize>,
+    numbers: Numbers,
+}
+
+enum Numbers {
+    Single(Vec<f32>),
+    Double(Vec<f64>),
+}
+
+/// More bytes than any table here: a header that claims more is refused before memory is set aside.
+const MOST_BYTES: u64 = 1 << 36;
+
+/// Takes in an array of which at most `available` bytes can be there.
+fn array<R: Read>(path: &Path, name: &str, file: NpyFile<R>, available: u64) -> Result<Array, ReadError> {
+    let refuse = |reason: String| malformed(path, format!("{name}: {reason}"));
+    let DType::Plain(kind) = file.dtype() else {
+        return Err(refuse("records are not supported, only plain numbers".into()));
+    };
+    let size = kind.size_field();
+    let bytes = file.shape().iter().try_fold(size, |bytes, &length| bytes.checked_mul(length));
+    if bytes.is_none_or(|bytes| bytes > available) {
+        return Err(refuse(format!("shape {:?} does not fit the {available} bytes there are", file.shape())));
+    }
+    let shape: Vec<usize> = file.shape().iter().map(|&length| length as usize).collect();
+    let column_major = file.order() == Order::Fortran && shape.len() > 1;
+    macro_rules! take {
+        ($from:ty, $into:ident, $to:ty) => {{
+            let values: Vec<$from> = file.into_vec().map_err(|error| refuse(error.to_string()))?;
+            Numbers::$into(values.into_iter().map(|value| value as $to).collect())
+        }};
+    }
+    let numbers = match (kind.type_char(), size) {
+        (TypeChar::Float, 4) => take!(f32, Single, f32),
+        (TypeChar::Float, 8) => take!(f64, Double, f64),
+        (TypeChar::Int, 1) => take!(i8, Double, f64),
+        (TypeChar::Int, 2) => take!(i16, Double, f64),
+        (TypeChar::Int, 4) => take!(i32, Double, f64),
+        (TypeChar::Int, 8) => take!(i64, Double, f64),
+        (TypeChar::Uint, 1) => take!(u8, Single, f32),
+        (TypeChar::Uint, 2) => take!(u16, Double, f64),
+        (TypeChar::Uint, 4) => take!(u32, Double, f64),
+        (TypeChar::Uint, 8) => take!(u64, Double, f64),
+        (TypeChar::Bool, 1) => {
+            let values: Vec<bool> = file.into_vec().map_err(|error| refuse(error.to_string()))?;
+            Numbers::Single(values.into_iter().map(|value| f32::from(u8::from(value))).collect())
+        }
+        _ => return Err(refuse(format!("type {kind} is not supported: integers, bools, float32 and float64 are"))),
+    };
+    let mut array = Array { shape, numbers };
+    if column_major {
+        array.transpose();
+    }
+    Ok(array)
+}
+
+impl Array {
+    /// From column-major to row-major order.
+    fn transpose(&mut self) {
+        fn swap<T: Copy>(values: &[T], rows: usize) -> Vec<T> {
+            let columns = values.len() / rows.max(1);
+            (0..values.len()).map(|at| values[at % columns.max(1) * rows + at / columns.max(1)]).collect()
+        }
+        let rows = self.shape[0];
+        match &mut self.numbers {
+            Numbers::Single(values) => *values = swap(values, rows),
+            Numbers::Double(values) => *values = swap(values, rows),
+        }
+    }
+
+    fn features(self, path: &Path) -> Result<(Matrix, Option<[usize; 2]>), ReadError> {
+        let [rows, ref rest @ ..] = self.shape[..] else {
+            return Err(malformed(path, "the features are a single number: two dimensions are needed"));
+        };
+        if rest.is_empty() {
+            return Err(malformed(
+                path,
+                format!("the features have shape {:?}: two dimensions are needed", self.shape),
+            ));
+        }
+        let columns = rest.iter().product();
+        let image = match *rest {
+            [height, width] => Some([height, width]),
+            _ => None,
+        };
+        let matrix = match self.numbers {
+            Numbers::Single(values) => Matrix::Single(Features::Dense(Dense::new(rows, columns, values)?)),
+            Numbers::Double(values) => Matrix::Double(Features::Dense(Dense::new(rows, columns, values)?)),
+        };
+        Ok((matrix, image))
+    }
+
+    fn target(self, path: &Path, rows: usize) -> Result<Target, ReadError> {
+        if self.shape != [rows] && self.shape != [rows, 1] {
+            return Err(malformed(
+                path,
+                format!("the target has shape {:?}, but one number for each of {rows} rows is needed", self.shape),
+            ));
+        }
+        let values: Vec<f64> = match self.numbers {
+            Numbers::Single(values) => values.into_iter().map(f64::from).collect(),
+            Numbers::Double(values) => values,
+        };
+        if let Some(row) = values.iter().position(|value| !value.is_finite()) {
+            return Err(malformed(path, format!("the target is {} at row {row}", values[row])));
+        }
+        Ok(Target::Numeric(values))
+    }
+}
+
+/// The one array of a `.npy` file.
+fn whole_file(path: &Path) -> Result<Array, ReadError> {
+    let io = |source| ReadError::Io { path: path.into(), source };
+    let file = std::fs::File::open(path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
+    let reader = std::io::BufReader::with_capacity(1 << 18, file);
+    let file = NpyFile::new(reader).map_err(|error| malformed(path, format!("not a readable npy file: {error}")))?;
+    array(path, "the array", file, length)
+}
+
+/// Features from one array; the target from another file.
+pub(super) fn npy(path: &Path, target: Option<&str>) -> Result<Source, ReadError> {
+    let (features, image) = whole_file(path)?.features(path)?;
+    let target = match target {
+        None => None,
+        Some(name) => Some(whole_file(Path::new(name))?.target(Path::new(name), features.shape()[0])?),
+    };
+    Ok(Source::Arrays { features, target, image })
+}
+
+/// Features from the array `x`, `X`, `features` or `data` (or the only one left), the target from the array named.
+pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, ReadError> {
+    let explain = |error: std::io::Error| malformed(path, format!("not a readable npz file: {error}"));
+    let mut archive = npyz::npz::NpzArchive::open(path).map_err(explain)?;
+    let names: Vec<String> = archive.array_names().map(str::to_owned).collect();
+    let known = || names.join(", ");
+    let wanted = ["y", "Y", "target", "labels", "label", "y_train"];
+    let label = match target {
+        Some(name) if names.iter().any(|known| known == name) => Some(name.to_owned()),
+        Some(name) => return Err(ReadError::UnknownColumn { name: name.into(), known: known() }),
+        None => wanted.iter().find(|name| names.iter().any(|known| known == *name)).map(|name| (*name).to_owned()),
+    };
+    let rest: Vec<&String> = names.iter().filter(|name| Some(*name) != label.as_ref()).collect();
+    let preferred = ["x", "X", "features", "data", "x_train"];
+    let features =
+        preferred.iter().find_map(|name| rest.iter().find(|known| **known == name)).or_else(|| match &rest[..] {
+            [only] => Some(only),
+            _ => None,
+        });
+    let features =
+        features.ok_or_else(|| malformed(path, format!("none of its arrays is clearly the features: {}", known())))?;
+    let mut take = |name: &str| -> Result<Array, ReadError> {
+        let entry = archive.by_name(name).map_err(explain)?;
+        let entry = entry.ok_or_else(|| malformed(path, format!("array {name} is missing")))?;
+        // Unpacked into memory first, and no further than the header claims: a packed array could go on for ever.
+        let header = entry.header().clone();
+        let claimed = header.shape().iter().try_fold(16_u64, |bytes, &length| bytes.checked_mul(length));
+        let mut bytes = Vec::new();
+        let claimed = claimed.unwrap_or(MOST_BYTES).min(MOST_BYTES);
+        entry.into_inner().take(claimed).read_to_end(&mut bytes).map_err(explain)?;
+        let length = bytes.len() as u64;
+        array(path, &format!("array {name}"), NpyFile::with_header(header, bytes.as_slice()), length)
+    };
+    let (matrix, image) = take(features)?.features(path)?;
+    let target = label.map(|name| take(&name)?.target(path, matrix.shape()[0])).transpose()?;
+    Ok(Source::Arrays { features: matrix, target, image })
+}

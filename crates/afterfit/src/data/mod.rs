@@ -1,0 +1,268 @@
+//! Tables from files: CSV, Parquet, npy/npz, libsvm, IDX → features and targets.
+//!
+//! Named tables (CSV, Parquet) pass through a [`Recipe`] that remembers how columns became numbers, so that a saved model
+//! can read other tables the same way. Arrays are taken as they are.
+
+mod arrays;
+mod frame;
+mod idx;
+mod libsvm;
+mod recipe;
+
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+pub use frame::{Column, Frame, Values};
+pub use recipe::{ColumnRecipe, Missing, Recipe, Unseen};
+
+use crate::objective::{DataError, Features};
+
+/// A file that cannot be read as a table.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The operating system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        source: std::io::Error,
+    },
+    /// The extension says nothing.
+    #[error("{path}: its format cannot be told from its name")]
+    UnknownFormat {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The content is not what its format allows.
+    #[error("{path}: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// A column that is not there.
+    #[error("no column named \"{name}\"; there are: {known}")]
+    UnknownColumn {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// Missing values that were not allowed.
+    #[error("column \"{column}\" has {count} missing value(s), the first at data row {row}")]
+    MissingValues {
+        /// The column.
+        column: String,
+        /// How many.
+        count: usize,
+        /// The first, from 1.
+        row: usize,
+    },
+    /// A column without a single value.
+    #[error("column \"{column}\" has no values at all")]
+    AllMissing {
+        /// The column.
+        column: String,
+    },
+    /// Too many different texts for one-hot columns.
+    #[error("column \"{column}\" holds {count} different texts: at most {limit} become columns of their own")]
+    TooManyCategories {
+        /// The column.
+        column: String,
+        /// How many.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Nothing left to learn from.
+    #[error("{what}")]
+    Empty {
+        /// What is missing.
+        what: String,
+    },
+    /// Numbers that no objective takes.
+    #[error(transparent)]
+    Data(#[from] DataError),
+}
+
+/// A file format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Comma-separated values with a header line.
+    Csv,
+    /// Apache Parquet.
+    Parquet,
+    /// One numpy array.
+    Npy,
+    /// Several named numpy arrays.
+    Npz,
+    /// `label index:value …` lines, indices from 1.
+    Libsvm,
+    /// The format of MNIST.
+    Idx,
+}
+
+impl Format {
+    /// The format a file's name speaks of; a final `.gz` is looked through.
+    pub fn of(path: &Path) -> Result<Self, ReadError> {
+        let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let name = name.strip_suffix(".gz").unwrap_or(&name);
+        let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));
+        if ends(&[".csv"]) {
+            Ok(Self::Csv)
+        } else if ends(&[".parquet", ".pq"]) {
+            Ok(Self::Parquet)
+        } else if ends(&[".npy"]) {
+            Ok(Self::Npy)
+        } else if ends(&[".npz"]) {
+            Ok(Self::Npz)
+        } else if ends(&[".libsvm", ".svm", ".svmlight"]) {
+            Ok(Self::Libsvm)
+        } else if ends(&[".idx", "-ubyte", ".idx3-ubyte", ".idx1-ubyte"]) || name.contains("-idx") {
+            Ok(Self::Idx)
+        } else {
+            Err(ReadError::UnknownFormat { path: path.into() })
+        }
+    }
+}
+
+/// A matrix of either precision: images and float32 arrays stay f32, everything else is f64.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Matrix {
+    /// f32.
+    Single(Features<f32>),
+    /// f64.
+    Double(Features<f64>),
+}
+
+impl Matrix {
+    /// Rows and columns.
+    #[must_use]
+    pub fn shape(&self) -> [usize; 2] {
+        match self {
+            Self::Single(x) => [x.rows(), x.columns()],
+            Self::Double(x) => [x.rows(), x.columns()],
+        }
+    }
+}
+
+/// What is to be predicted, before anyone decides whether it is a number or a class.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Target {
+    /// Numbers.
+    Numeric(Vec<f64>),
+    /// Texts.
+    Text(Vec<String>),
+}
+
+impl Target {
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Numeric(values) => values.len(),
+            Self::Text(values) => values.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The classes, sorted (numbers by size), and the class of each row.
+    #[must_use]
+    pub fn classes(&self) -> (Vec<String>, Vec<u32>) {
+        match self {
+            Self::Numeric(values) => {
+                let mut levels = values.clone();
+                levels.sort_by(f64::total_cmp);
+                levels.dedup();
+                let labels = values.iter().map(|v| levels.partition_point(|level| level < v) as u32).collect();
+                (levels.iter().map(f64::to_string).collect(), labels)
+            }
+            Self::Text(values) => {
+                let mut levels = values.clone();
+                levels.sort();
+                levels.dedup();
+                let labels = values.iter().map(|v| levels.partition_point(|level| level < v) as u32).collect();
+                (levels, labels)
+            }
+        }
+    }
+
+    /// Whether these look like classes: texts, or at most 20 different whole numbers.
+    #[must_use]
+    pub fn looks_like_classes(&self) -> bool {
+        match self {
+            Self::Text(_) => true,
+            Self::Numeric(values) => {
+                let mut levels: Vec<f64> = Vec::new();
+                values.iter().all(|&v| {
+                    if !levels.contains(&v) {
+                        levels.push(v);
+                    }
+                    v.fract() == 0.0 && levels.len() <= 20
+                })
+            }
+        }
+    }
+}
+
+/// A file read into memory: a named table, or bare arrays.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Named columns.
+    Frame(Frame),
+    /// A matrix, and the targets that came with it.
+    Arrays {
+        /// X.
+        features: Matrix,
+        /// y, where the file has one or another file was named.
+        target: Option<Target>,
+        /// Height and width of the images the rows are, if they are.
+        image: Option<[usize; 2]>,
+    },
+}
+
+/// Reads `path`. `target` names the target's column, array or file where the format needs that (IDX labels are found by
+/// name); without it, only features are read.
+pub fn read(path: &Path, format: Format, target: Option<&str>) -> Result<Source, ReadError> {
+    let details = std::fs::metadata(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+    if !details.is_file() {
+        return Err(malformed(path, "not a regular file"));
+    }
+    if details.len() == 0 {
+        return Err(malformed(path, "the file is empty"));
+    }
+    match format {
+        Format::Csv => frame::csv(path).map(Source::Frame),
+        Format::Parquet => frame::parquet(path).map(Source::Frame),
+        Format::Npy => arrays::npy(path, target),
+        Format::Npz => arrays::npz(path, target),
+        Format::Libsvm => libsvm::read(path),
+        Format::Idx => idx::read(path, target),
+    }
+}
+
+fn malformed(path: &Path, reason: impl Into<String>) -> ReadError {
+    ReadError::Malformed { path: path.into(), reason: reason.into() }
+}
+
+/// Opens a file, unpacking it when its name ends in `.gz`.
+fn open(path: &Path) -> Result<Box<dyn Read>, ReadError> {
+    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+    let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
+    let buffered = BufReader::with_capacity(1 << 18, file);
+    Ok(if packed {
+        Box::new(BufReader::with_capacity(1 << 18, flate2::bufread::MultiGzDecoder::new(buffered)))
+    } else {
+        Box::new(buffered)
+    })
+}

@@ -1,0 +1,283 @@
+//! Softmax: one mini-batch run under a dial, every λ of the grid read off it, rescaled and evaluated.
+//!
+//! Scores are linear in the weights, so each set of rows is multiplied once with the dial's nodes and the last iterate;
+//! the scores at any λ are then combinations of those.
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, Mat, MatRef, Par};
+use rayon::prelude::*;
+
+use crate::dial::{Dial, Nodes, plan};
+use crate::error::{Result, require, require_l2};
+use crate::objective::{Element, Features, Objective, Softmax, curvature, log_sum_exp};
+use crate::optimizer::{Method, Optimizer, RateSchedule};
+use crate::path::{Batches, LivePath, Path};
+use crate::polish::Rescale;
+use crate::scheme::Scheme;
+
+use super::{Point, RESOLVED};
+
+/// How to run. Everything has a default.
+#[derive(Debug, Clone)]
+pub struct SoftmaxRun {
+    /// The optimizer; `None` is torch's Nesterov with momentum 0.98.
+    pub method: Option<Method>,
+    /// The rate; `None` is ½/β, which leaves room for the curvature of single batches.
+    pub rate: Option<f64>,
+    /// Steps; `None` is 30 epochs.
+    pub steps: Option<u64>,
+    /// Rows a step; `None` is 500, or a sixtieth of the rows if that is less. 0 is all rows.
+    pub batch: Option<usize>,
+    /// The same seed gives the same model.
+    pub seed: u64,
+    /// Whether to rescale and refit intercepts per λ.
+    pub rescale: bool,
+    /// Error of the dial's readings, as a share of the farthest any weight moves.
+    pub tolerance: f64,
+}
+
+impl Default for SoftmaxRun {
+    fn default() -> Self {
+        Self { method: None, rate: None, steps: None, batch: None, seed: 0, rescale: true, tolerance: 1e-4 }
+    }
+}
+
+/// Every λ of a softmax model.
+pub struct SoftmaxPath {
+    /// One for each λ asked for, in that order.
+    pub points: Vec<Point>,
+    /// The run itself: any λ of the range can still be read off it.
+    pub dial: Dial,
+    /// Steps taken.
+    pub steps: u64,
+    /// The rate used.
+    pub rate: f64,
+    /// Rows a step.
+    pub batch: usize,
+    /// Rows that the rescale was fitted on.
+    pub rescale_rows: usize,
+    basis: Basis,
+    rescaled: Vec<Vec<f64>>,
+}
+
+/// The loss and hits of every λ on a set of rows.
+#[derive(Debug, Clone)]
+pub struct Evaluation {
+    /// Mean log-loss, one for each λ.
+    pub loss: Vec<f64>,
+    /// Standard error of that mean over the rows.
+    pub loss_error: Vec<f64>,
+    /// Share of rows whose likeliest class is theirs.
+    pub accuracy: Vec<f64>,
+}
+
+/// Epochs of a default run.
+const EPOCHS: u64 = 30;
+/// Most rows the rescale looks at: its 1 + k numbers are well determined by these.
+const RESCALE_ROWS: usize = 4096;
+/// Rows evaluated at a time.
+const CHUNK: usize = 256;
+
+/// Trains once and reads off every strength in `l2` (any order). The rows of `objective` should be in random order:
+/// batches are blocks of consecutive rows.
+pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun) -> Result<SoftmaxPath> {
+    l2.iter().try_for_each(|&l2| require_l2(l2))?;
+    require(!l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
+    let n = objective.rows();
+    let batch = match run.batch {
+        Some(0) => n,
+        Some(size) => size,
+        None => (n / 60).clamp(16.min(n), 500),
+    };
+    require((1..=n).contains(&batch), "batch size", batch as f64, format!("from 1 to the {n} rows there are"))?;
+    let rate = match run.rate {
+        Some(rate) => rate,
+        None => 0.5 / curvature(objective)?.beta,
+    };
+    let steps = run.steps.unwrap_or(EPOCHS * (n / batch) as u64);
+    let method = run.method.clone().unwrap_or(Method::Nesterov { momentum: 0.98 });
+    let batches = if batch == n { Batches::Full } else { Batches::Blocks { size: batch, seed: run.seed } };
+    let optimizer = Optimizer::new(method, RateSchedule::Constant(rate));
+    let mut path = LivePath::new(objective, optimizer, batches, steps, None)?;
+
+    let (from, to) = l2.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), &l2| (low.min(l2), high.max(l2)));
+    // A single strength is a range of its own.
+    let to = to.max(from * 1.01);
+    let count = plan(from, to, path.info(), objective.width(), run.tolerance)?.nodes;
+    let mut dial = Dial::new(Nodes::new(from, to, count)?, path.info(), path.center())?;
+    path.for_each(&mut |iterate| match iterate.rate {
+        Some(rate) => dial.push(iterate.weights, rate),
+        None => dial.finish(iterate.weights),
+    })?;
+
+    let scheme = Scheme::new(dial.info())?;
+    let basis = Basis::new(&mut dial, &scheme, l2, objective.shape())?;
+    let rescale_rows = n.min(RESCALE_ROWS);
+    let rescaled = if run.rescale { basis.rescale(objective, l2, rescale_rows)? } else { basis.as_averaged() };
+    let points = l2.iter().zip(&rescaled).map(|(&l2, rescaled)| {
+        let unfinished = scheme.remaining(l2)?;
+        let scale = run.rescale.then(|| rescaled[0]);
+        Ok(Point { l2, unfinished, resolved: unfinished <= RESOLVED, degrees: None, scale })
+    });
+    let points: Result<Vec<Point>> = points.collect();
+    Ok(SoftmaxPath { points: points?, dial, steps, rate, batch, rescale_rows, basis, rescaled })
+}
+
+/// The averages of every λ as combinations of a few weight vectors: the dial's sums and the last iterate.
+struct Basis {
+    /// `[vector][W, then intercepts]`.
+    vectors: Vec<Vec<f64>>,
+    /// `[λ][vector]`.
+    coefficients: Vec<Vec<f64>>,
+    rows: usize,
+    classes: usize,
+}
+
+impl Basis {
+    fn new(dial: &mut Dial, scheme: &Scheme, l2: &[f64], shape: [usize; 2]) -> Result<Self> {
+        let mut coefficients = Vec::with_capacity(l2.len());
+        for &l2 in l2 {
+            // Regularized, around a zero centre: Σ_j ℓ_j S_j + R w_K.
+            let mut row = dial.nodes().coefficients(l2)?;
+            row.push(scheme.remaining(l2)?);
+            coefficients.push(row);
+        }
+        let mut vectors = dial.sums();
+        vectors.push(dial.last().to_vec());
+        Ok(Self { vectors, coefficients, rows: shape[0], classes: shape[1] })
+    }
+
+    /// The averaged weights of λ number `at`.
+    fn average(&self, at: usize) -> Vec<f64> {
+        let mut sum = vec![0.0; self.vectors[0].len()];
+        for (&coefficient, vector) in self.coefficients[at].iter().zip(&self.vectors) {
+            sum.iter_mut().zip(vector).for_each(|(sum, value)| *sum += coefficient * value);
+        }
+        sum
+    }
+
+    /// Scale 1 and the intercepts as the average has them.
+    fn as_averaged(&self) -> Vec<Vec<f64>> {
+        let matrix = self.rows * self.classes;
+        let one = |at: usize| std::iter::once(1.0).chain(self.average(at)[matrix..].iter().copied()).collect();
+        (0..self.coefficients.len()).map(one).collect()
+    }
+
+    /// `[λ]`: the scale and the intercepts that minimize the penalized loss on the first `rows` rows.
+    fn rescale<T: Element>(&self, objective: &Softmax<T>, l2: &[f64], rows: usize) -> Result<Vec<Vec<f64>>> {
+        let picked: Vec<usize> = (0..rows).collect();
+        let features = objective.features().pick(&picked);
+        let scores = self.scores(&features);
+        let labels = &objective.labels()[..rows];
+        let matrix = self.rows * self.classes;
+        (0..l2.len())
+            .into_par_iter()
+            .map(|at| {
+                let average = self.average(at);
+                let square: f64 = average[..matrix].iter().map(|w| w * w).sum();
+                let rescale = Rescale {
+                    scores: self.combine(&scores, at),
+                    labels,
+                    classes: self.classes,
+                    penalty: (l2[at] + objective.own_ridge()) * square,
+                    intercepts: objective.has_intercept(),
+                };
+                Ok(rescale.solve(&average[matrix..]).at)
+            })
+            .collect()
+    }
+
+    /// The matrices of all vectors side by side, d × (k · vectors).
+    fn side_by_side(&self) -> Vec<f64> {
+        let matrix = self.rows * self.classes;
+        self.vectors.iter().flat_map(|vector| &vector[..matrix]).copied().collect()
+    }
+
+    /// `[row][vector][class]` scores without intercepts.
+    fn scores<T: Element>(&self, features: &Features<T>) -> Vec<f64> {
+        let mut scores = vec![0.0; features.rows() * self.classes * self.vectors.len()];
+        features.multiply(&self.side_by_side(), &mut scores);
+        scores
+    }
+
+    /// `[row][class]` scores of λ number `at`.
+    fn combine(&self, scores: &[f64], at: usize) -> Vec<f64> {
+        let (k, count) = (self.classes, self.vectors.len());
+        let mut combined = vec![0.0; scores.len() / count];
+        for (out, row) in combined.chunks_exact_mut(k).zip(scores.chunks_exact(k * count)) {
+            for (coefficient, scores) in self.coefficients[at].iter().zip(row.chunks_exact(k)) {
+                out.iter_mut().zip(scores).for_each(|(out, score)| *out += coefficient * score);
+            }
+        }
+        combined
+    }
+}
+
+impl SoftmaxPath {
+    /// The model at λ number `at`: W, then the intercepts if there are any. Rescaled, if the run was.
+    #[must_use]
+    pub fn weights(&self, at: usize) -> Vec<f64> {
+        let mut weights = self.basis.average(at);
+        let (matrix, intercepts) = weights.split_at_mut(self.basis.rows * self.basis.classes);
+        matrix.iter_mut().for_each(|w| *w *= self.rescaled[at][0]);
+        intercepts.copy_from_slice(&self.rescaled[at][1..]);
+        weights
+    }
+
+    /// Losses and hits of every λ on a set of rows, in one product with the data.
+    #[must_use]
+    pub fn evaluate<T: Element>(&self, features: &Features<T>, labels: &[u32]) -> Evaluation {
+        let (n, strengths) = (labels.len(), self.points.len());
+        let starts: Vec<usize> = (0..n).step_by(CHUNK).collect();
+        let sums = starts
+            .par_iter()
+            .map(|&start| {
+                let rows: Vec<usize> = (start..n.min(start + CHUNK)).collect();
+                self.chunk_sums(&features.pick(&rows), &labels[start..start + rows.len()])
+            })
+            .collect::<Vec<_>>();
+        let mut totals = vec![[0.0; 3]; strengths];
+        for sums in &sums {
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                total.iter_mut().zip(sum).for_each(|(total, sum)| *total += sum);
+            }
+        }
+        let count = n as f64;
+        let error = |[sum, squares, _]: &[f64; 3]| {
+            ((squares - sum * sum / count).max(0.0) / (count - 1.0).max(1.0) / count).sqrt()
+        };
+        Evaluation {
+            loss: totals.iter().map(|total| total[0] / count).collect(),
+            loss_error: totals.iter().map(error).collect(),
+            accuracy: totals.iter().map(|total| total[2] / count).collect(),
+        }
+    }
+
+    /// `[λ]`: sum of losses, of their squares, and hits, over a chunk of rows.
+    fn chunk_sums<T: Element>(&self, features: &Features<T>, labels: &[u32]) -> Vec<[f64; 3]> {
+        let (k, count, n) = (self.basis.classes, self.basis.vectors.len(), labels.len());
+        let scores = self.basis.scores(features);
+        // [vector][row·class] → all λ at once: (λ × vectors) · (vectors × rows·classes).
+        let by_vector = Mat::from_fn(n * k, count, |at, vector| scores[(at / k * count + vector) * k + at % k]);
+        let coefficients: Vec<f64> = self.basis.coefficients.concat();
+        let coefficients = MatRef::from_row_major_slice(&coefficients, self.points.len(), count);
+        let mut combined = Mat::<f64>::zeros(n * k, self.points.len());
+        matmul(combined.as_mut(), Accum::Replace, &by_vector, coefficients.transpose(), 1.0, Par::Seq);
+        let mut z = vec![0.0; k];
+        let one = |(at, rescaled): (usize, &Vec<f64>)| {
+            let mut sums = [0.0; 3];
+            for (scores, &label) in combined.col_as_slice(at).chunks_exact(k).zip(labels) {
+                for (j, (z, score)) in z.iter_mut().zip(scores).enumerate() {
+                    *z = rescaled[0] * score + rescaled.get(1 + j).copied().unwrap_or(0.0);
+                }
+                let label = label as usize;
+                let loss = log_sum_exp(&z) - z[label];
+                sums[0] += loss;
+                sums[1] += loss * loss;
+                sums[2] += f64::from(u8::from(z.iter().enumerate().all(|(j, &other)| other < z[label] || j == label)));
+            }
+            sums
+        };
+        self.rescaled.iter().enumerate().map(one).collect()
+    }
+}

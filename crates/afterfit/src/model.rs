@@ -1,0 +1,202 @@
+//! A fitted model as a file: weights, and how a table becomes the numbers they multiply.
+//!
+//! Tensors: `weight` (outputs × features) and `bias` (outputs), the names and layout of a torch `Linear`; for kernel
+//! models also `support`, the training rows. Everything else is in the metadata.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::{Matrix, Recipe};
+use crate::error::Result;
+use crate::objective::{DataError, Dense, Element, Features, Kernel};
+use crate::store::{Reader, Writer};
+
+/// What kind of model it is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// `Wᵀx + b`.
+    Linear,
+    /// The class of the largest `Wᵀx + b`, with probabilities.
+    Softmax,
+    /// `Σ_i α_i k(x, x_i) + b`.
+    Kernel(Kernel),
+}
+
+/// A fitted model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Model {
+    /// What it is and how it came about.
+    pub about: About,
+    /// `[output][feature]`; for kernel models `[output][training row]`.
+    pub weights: Vec<f64>,
+    /// One for each output.
+    pub bias: Vec<f64>,
+    /// The training rows of a kernel model, row by row.
+    pub support: Vec<f64>,
+}
+
+/// The metadata of a [`Model`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// Always "model".
+    pub kind: String,
+    /// Of the file's layout.
+    pub version: u32,
+    /// Of the program that wrote it.
+    pub afterfit: String,
+    /// Linear, softmax or kernel.
+    pub model: Kind,
+    /// λ.
+    pub l2: f64,
+    /// Features in.
+    pub features: usize,
+    /// Outputs.
+    pub outputs: usize,
+    /// The classes, if it predicts those.
+    pub classes: Option<Vec<String>>,
+    /// The target's name.
+    pub target: Option<String>,
+    /// How a named table becomes features; `None` for bare arrays.
+    pub recipe: Option<Recipe>,
+}
+
+const KIND: &str = "model";
+
+impl About {
+    /// The kind and version every model file has.
+    #[must_use]
+    pub fn new(model: Kind, l2: f64, features: usize, outputs: usize) -> Self {
+        Self {
+            kind: KIND.into(),
+            version: 1,
+            afterfit: env!("CARGO_PKG_VERSION").into(),
+            model,
+            l2,
+            features,
+            outputs,
+            classes: None,
+            target: None,
+            recipe: None,
+        }
+    }
+}
+
+impl Model {
+    /// Writes the model.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let outputs = self.about.outputs;
+        let mut tensors = vec![
+            ("weight".to_owned(), vec![outputs, self.weights.len() / outputs]),
+            ("bias".to_owned(), vec![outputs]),
+        ];
+        if !self.support.is_empty() {
+            tensors.push(("support".to_owned(), vec![self.support.len() / self.about.features, self.about.features]));
+        }
+        let mut writer = Writer::create(path, &tensors, &self.about)?;
+        writer.write(&self.weights)?;
+        writer.write(&self.bias)?;
+        if !self.support.is_empty() {
+            writer.write(&self.support)?;
+        }
+        writer.finish()?;
+        Ok(())
+    }
+
+    /// Reads a model that [`save`](Self::save) wrote.
+    pub fn load(path: &Path) -> Result<Self> {
+        let mut reader = Reader::open(path)?;
+        let about: About = reader.metadata(KIND)?;
+        if about.kind != KIND || about.version != 1 {
+            let reason =
+                format!("it is a {} of version {}; this program reads models of version 1", about.kind, about.version);
+            return Err(crate::store::StoreError::Kind { path: path.into(), kind: KIND, reason }.into());
+        }
+        let rows = match about.model {
+            Kind::Kernel(_) => match *reader.shape("support")? {
+                [rows, columns] if columns == about.features => rows,
+                ref other => {
+                    return Err(reader
+                        .refuse("support", format!("shape {other:?} does not fit {} features", about.features))
+                        .into());
+                }
+            },
+            _ => about.features,
+        };
+        let size = about.outputs.checked_mul(rows).ok_or_else(|| reader.refuse("weight", "impossible shape".into()))?;
+        let weights = reader.read_all("weight", size)?;
+        let bias = reader.read_all("bias", about.outputs)?;
+        let support = match about.model {
+            Kind::Kernel(_) => reader.read_all("support", rows * about.features)?,
+            _ => Vec::new(),
+        };
+        Ok(Self { about, weights, bias, support })
+    }
+
+    /// `Wᵀx + b` for every row, row by row.
+    pub fn scores(&self, x: &Matrix) -> Result<Vec<f64>> {
+        match x {
+            Matrix::Single(x) => self.scores_of(x),
+            Matrix::Double(x) => self.scores_of(x),
+        }
+    }
+
+    fn scores_of<T: Element>(&self, x: &Features<T>) -> Result<Vec<f64>> {
+        let x = &self.fit_columns(x)?;
+        let outputs = self.about.outputs;
+        let mut scores = vec![0.0; x.rows() * outputs];
+        match self.about.model {
+            Kind::Linear | Kind::Softmax => x.multiply(&self.weights, &mut scores),
+            Kind::Kernel(kernel) => {
+                let support: Vec<T> = self.support.iter().map(|&value| T::of(value)).collect();
+                let support =
+                    Features::Dense(Dense::new(support.len() / self.about.features, self.about.features, support)?);
+                let cross = kernel.matrix(x, &support)?;
+                let alpha = faer::MatRef::from_column_major_slice(&self.weights, support.rows(), outputs);
+                let products = &cross * alpha;
+                for (i, row) in scores.chunks_exact_mut(outputs).enumerate() {
+                    row.iter_mut().enumerate().for_each(|(j, score)| *score = products[(i, j)]);
+                }
+            }
+        }
+        for row in scores.chunks_exact_mut(outputs) {
+            row.iter_mut().zip(&self.bias).for_each(|(score, bias)| *score += bias);
+        }
+        Ok(scores)
+    }
+
+    /// A sparse table may lack its last columns, which are then all zero; otherwise the count must be right.
+    fn fit_columns<T: Element>(&self, x: &Features<T>) -> Result<Features<T>> {
+        let expected = self.about.features;
+        if x.columns() == expected {
+            return Ok(x.clone());
+        }
+        match x.widened(expected) {
+            Some(widened) => Ok(widened),
+            None => Err(DataError::Shape {
+                name: "the table",
+                unit: "features",
+                found: x.columns(),
+                expected,
+                with: "the model",
+            }
+            .into()),
+        }
+    }
+}
+
+/// Class probabilities from scores, in place, row by row.
+pub fn probabilities(scores: &mut [f64], classes: usize) {
+    for row in scores.chunks_exact_mut(classes) {
+        let total = crate::objective::log_sum_exp(row);
+        row.iter_mut().for_each(|score| *score = (*score - total).exp());
+    }
+}
+
+/// The number of the largest entry of each row; the first of equals.
+#[must_use]
+pub fn largest(scores: &[f64], classes: usize) -> Vec<usize> {
+    let of = |row: &[f64]| (0..row.len()).fold(0, |best, j| if row[j] > row[best] { j } else { best });
+    scores.chunks_exact(classes).map(of).collect()
+}
