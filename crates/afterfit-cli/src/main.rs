@@ -3,10 +3,15 @@
 //! Data go to stdout, messages to stderr. A failure prints `error: …` (and `hint: …` where there is one) and exits
 //! with 1; a wrong command line exits with 2.
 
+mod demo;
+mod fit;
 mod output;
 mod plan;
+mod predict;
 mod recurrence;
+mod report;
 mod strengths;
+mod table;
 mod theory;
 mod weights;
 
@@ -27,6 +32,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Handwritten digits, one training run, every strength: see what this does.
+    Demo(demo::Args),
+    /// Fit a model to a table: one training run, every strength λ, the best one chosen.
+    Fit(Box<fit::Args>),
+    /// Predict with a saved model.
+    Predict(predict::Args),
     /// The weight each iterate gets for a strength λ.
     Weights(weights::Args),
     /// What the theorems promise: deviation bounds, brackets, continuous-time flows.
@@ -53,6 +64,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         afterfit::set_threads(threads)?;
     }
     match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Fit(args) => fit::run(&args),
+        Command::Predict(args) => predict::run(&args),
         Command::Weights(args) => weights::run(&args),
         Command::Theory(command) => theory::run(&command),
         Command::Plan(args) => plan::run(&args),

@@ -1,6 +1,9 @@
 //! How results and errors reach a person or a program.
 
 use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
 
 use serde::Serialize;
 
@@ -67,4 +70,38 @@ pub(crate) fn short(value: f64) -> String {
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         format!("{}e{exponent}", mantissa.trim_end_matches('0').trim_end_matches('.'))
     }
+}
+
+/// Refuses a file that exists (unless forced) or whose folder does not, before any work is done.
+pub(crate) fn require_writable(file: &Path, force: bool) -> anyhow::Result<()> {
+    if file.is_dir() {
+        return Err(Advice::new(format!("{} is a folder", file.display()), "name a file"));
+    }
+    if file.exists() && !force {
+        return Err(Advice::new(format!("{} exists already", file.display()), "use --force to replace it"));
+    }
+    let folder = folder_of(file);
+    if !folder.is_dir() {
+        return Err(Advice::new(format!("there is no folder {}", folder.display()), "make it first"));
+    }
+    Ok(())
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes a whole file under a temporary name and renames it: never half a file under the final name.
+pub(crate) fn write_file(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let name = || file.display().to_string();
+    let mut temporary = tempfile::NamedTempFile::new_in(folder_of(file)).with_context(name)?;
+    temporary.write_all(bytes).with_context(name)?;
+    temporary.as_file().sync_all().with_context(name)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        temporary.as_file().set_permissions(std::fs::Permissions::from_mode(0o644)).with_context(name)?;
+    }
+    temporary.persist(file).map_err(|error| error.error).with_context(name)?;
+    Ok(())
 }

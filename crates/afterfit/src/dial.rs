@@ -164,10 +164,15 @@ pub fn certificates(nodes: &Nodes, info: &PathInfo, l2: &[f64]) -> Result<Vec<f6
         let first = (block * BLOCK) as u64;
         let spend = |mass: &mut [f64], strengths: &[f64]| {
             let mut shares = Mat::<f64>::zeros(strengths.len(), rates.len());
+            let mut decays = Vec::new();
             for (k, &rate) in rates.iter().enumerate() {
-                for (j, (mass, &l2)) in mass.iter_mut().zip(strengths).enumerate() {
-                    let decay = scheme.decay(l2, rate, first + k as u64);
-                    shares[(j, k)] = *mass * decay.spend;
+                let step = first + k as u64;
+                // Decays depend on the step number in its first two steps only, and rates seldom change.
+                if k == 0 || step < 3 || rate != rates[k - 1] {
+                    decays = strengths.iter().map(|&l2| scheme.decay(l2, rate, step)).collect();
+                }
+                for ((share, mass), decay) in shares.col_as_slice_mut(k).iter_mut().zip(&mut *mass).zip(&decays) {
+                    *share = *mass * decay.spend;
                     *mass *= decay.keep;
                 }
             }

@@ -649,7 +649,14 @@ impl Problem<'_> {
         if let Some((table, labels)) = &held {
             judged.push(path.evaluate(table, labels));
         }
-        let on_training = path.evaluate(training.features(), training.labels());
+        // The training rows are in random order: the first of them are a random sample.
+        let sampled = training.labels().len().min(TRAINING_SAMPLE);
+        let on_training = if sampled < training.labels().len() {
+            let rows: Vec<usize> = (0..sampled).collect();
+            path.evaluate(&training.features().pick(&rows), &training.labels()[..sampled])
+        } else {
+            path.evaluate(training.features(), training.labels())
+        };
         let strengths = settings.l2.len();
         let across = |at: usize| judged.iter().map(|run| run.loss[at]).collect::<Vec<f64>>();
         let means: Vec<f64> = (0..strengths).map(|at| mean_and_error(&across(at)).0).collect();
@@ -696,6 +703,12 @@ impl Problem<'_> {
                 String::new()
             }
         )];
+        if sampled < training.labels().len() {
+            notes.push(format!(
+                "training losses are over a random {sampled} of the {} training rows",
+                training.labels().len()
+            ));
+        }
         for report in &polished {
             notes.push(format!(
                 "polished λ = {:.3e} to the exact minimizer: {} L-BFGS iterations from the average, {} from zero",
@@ -749,6 +762,8 @@ impl Problem<'_> {
     }
 }
 
+/// Most rows that softmax training losses are taken over.
+const TRAINING_SAMPLE: usize = 20_000;
 /// A kernel matrix of this many rows takes 3 GB.
 const MOST_KERNEL_ROWS: usize = 20_000;
 

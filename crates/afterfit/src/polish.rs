@@ -12,7 +12,7 @@ use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 
 use crate::error::{Result, require};
-use crate::objective::{Element, Objective, Rows, Softmax, log_sum_exp};
+use crate::objective::{Element, Objective, Rows, Softmax};
 
 /// A rescaled model and what it took.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub fn rescale<T: Element>(objective: &Softmax<T>, weights: &[f64], l2: f64) -> 
         penalty: (l2 + objective.own_ridge()) * matrix.iter().map(|w| w * w).sum::<f64>(),
         intercepts: objective.has_intercept(),
     };
-    let Solved { at, before, after, iterations } = problem.solve(intercepts);
+    let Solved { at, before, after, iterations } = problem.solve(&[&[1.0], intercepts].concat());
     let mut scaled: Vec<f64> = matrix.iter().map(|w| at[0] * w).collect();
     scaled.extend_from_slice(&at[1..]);
     Ok(Rescaled { scale: at[0], weights: scaled, before, after, iterations })
@@ -156,46 +156,34 @@ pub(crate) struct Solved {
 }
 
 impl Rescale<'_> {
-    /// Newton's method from scale 1 and the given intercepts.
-    pub(crate) fn solve(&self, intercepts: &[f64]) -> Solved {
-        let mut at = vec![1.0];
-        at.extend_from_slice(intercepts);
-        let before = self.value(&at);
-        let (mut after, mut iterations) = (before, 0);
+    /// Newton's method from a scale and intercepts. One pass over the rows for each trial point.
+    pub(crate) fn solve(&self, start: &[f64]) -> Solved {
+        let mut at = start.to_vec();
+        let mut here = self.local(&at);
+        let (before, mut iterations) = (here.value, 0);
         while iterations < MOST_ITERATIONS {
-            let (gradient, hessian) = self.derivatives(&at);
-            let size = gradient.iter().fold(0.0_f64, |top, g| top.max(g.abs()));
+            let size = here.gradient.iter().fold(0.0_f64, |top, g| top.max(g.abs()));
             if size <= 1e-9 {
                 break;
             }
             iterations += 1;
-            let Ok(factor) = hessian.llt(Side::Lower) else {
+            let Ok(factor) = here.hessian.llt(Side::Lower) else {
                 break;
             };
-            let step = factor.solve(Mat::from_fn(at.len(), 1, |i, _| gradient[i]));
+            let step = factor.solve(Mat::from_fn(at.len(), 1, |i, _| here.gradient[i]));
             // Halve until the loss falls: far from the optimum a full Newton step can overshoot.
             let shortened = (0..20).map(|halvings| 0.5_f64.powi(halvings));
             let mut trials = shortened.map(|length| {
                 let trial: Vec<f64> = at.iter().enumerate().map(|(i, a)| a - length * step[(i, 0)]).collect();
-                let value = self.value(&trial);
-                (trial, value)
+                let local = self.local(&trial);
+                (trial, local)
             });
-            match trials.find(|(_, value)| *value <= after) {
-                Some(better) => (at, after) = better,
+            match trials.find(|(_, local)| local.value <= here.value) {
+                Some((better, local)) => (at, here) = (better, local),
                 None => break,
             }
         }
-        Solved { at, before, after, iterations }
-    }
-
-    fn value(&self, at: &[f64]) -> f64 {
-        let mut logits = vec![0.0; self.classes];
-        let mut loss = 0.0;
-        for (scores, &label) in self.scores.chunks_exact(self.classes).zip(self.labels) {
-            self.fill(at, scores, &mut logits);
-            loss += log_sum_exp(&logits) - logits[label as usize];
-        }
-        loss / self.labels.len() as f64 + 0.5 * self.penalty * at[0] * at[0]
+        Solved { at, before, after: here.value, iterations }
     }
 
     fn fill(&self, at: &[f64], scores: &[f64], logits: &mut [f64]) {
@@ -204,28 +192,34 @@ impl Rescale<'_> {
         }
     }
 
-    fn derivatives(&self, at: &[f64]) -> (Vec<f64>, Mat<f64>) {
+    /// The value and its first two derivatives.
+    fn local(&self, at: &[f64]) -> Local {
         let (k, size, n) = (self.classes, at.len(), self.labels.len() as f64);
+        let mut value = 0.0;
         let mut gradient = vec![0.0; size];
         let mut hessian = Mat::<f64>::zeros(size, size);
         let mut p = vec![0.0; k];
         for (scores, &label) in self.scores.chunks_exact(k).zip(self.labels) {
             self.fill(at, scores, &mut p);
-            let total = log_sum_exp(&p);
-            p.iter_mut().for_each(|p| *p = (*p - total).exp());
+            let label = label as usize;
+            let top = p.iter().fold(f64::NEG_INFINITY, |top, &z| top.max(z));
+            let own = p[label];
+            p.iter_mut().for_each(|p| *p = (*p - top).exp());
+            let total: f64 = p.iter().sum();
+            value += top + total.ln() - own;
+            p.iter_mut().for_each(|p| *p /= total);
             let mean: f64 = p.iter().zip(scores).map(|(p, s)| p * s).sum();
             let square: f64 = p.iter().zip(scores).map(|(p, s)| p * s * s).sum();
-            gradient[0] += mean - scores[label as usize];
+            gradient[0] += mean - scores[label];
             hessian[(0, 0)] += square - mean * mean;
             if self.intercepts {
-                gradient[1 + label as usize] -= 1.0;
+                gradient[1 + label] -= 1.0;
                 for j in 0..k {
                     gradient[1 + j] += p[j];
                     hessian[(1 + j, 0)] += p[j] * (scores[j] - mean);
                     hessian[(1 + j, 1 + j)] += p[j];
-                    for i in 0..=j {
-                        hessian[(1 + j, 1 + i)] -= p[j] * p[i];
-                    }
+                    let column = &mut hessian.col_as_slice_mut(1 + j)[1 + j..];
+                    column.iter_mut().zip(&p[j..]).for_each(|(entry, other)| *entry -= p[j] * other);
                 }
             }
         }
@@ -239,6 +233,13 @@ impl Rescale<'_> {
             hessian[(j, j)] += 1e-10;
         }
         hessian[(0, 0)] += self.penalty;
-        (gradient, hessian)
+        Local { value: value / n + 0.5 * self.penalty * at[0] * at[0], gradient, hessian }
     }
+}
+
+/// A function near a point; the lower triangle of the Hessian.
+struct Local {
+    value: f64,
+    gradient: Vec<f64>,
+    hessian: Mat<f64>,
 }

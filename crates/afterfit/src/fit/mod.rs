@@ -19,7 +19,7 @@ pub struct Point {
     /// Bound on how far the run is from the end of this λ's path: the mass still unspent, or for the preconditioned run
     /// the share of the way still to go. The answer is the regularized iterate, early-stopped by that much.
     pub unfinished: f64,
-    /// Whether `unfinished` is at most [`RESOLVED`].
+    /// Whether `unfinished` is at most [`RESOLVED`] (softmax: [`RESOLVED_APPROXIMATION`]).
     pub resolved: bool,
     /// `tr H(H+λ)⁻¹`, for quadratic losses.
     pub degrees: Option<f64>,
@@ -27,5 +27,7 @@ pub struct Point {
     pub scale: Option<f64>,
 }
 
-/// A λ is resolved when less than this is left of it.
+/// A λ of a quadratic loss is resolved when at most this is left of it.
 pub const RESOLVED: f64 = 1e-6;
+/// A λ of another loss, whose averages are within a few percent at best, when at most this is.
+pub const RESOLVED_APPROXIMATION: f64 = 1e-2;

@@ -9,13 +9,13 @@ use rayon::prelude::*;
 
 use crate::dial::{Dial, Nodes, plan};
 use crate::error::{Result, require, require_l2};
-use crate::objective::{Element, Features, Objective, Softmax, curvature, log_sum_exp};
+use crate::objective::{Element, Features, Objective, Softmax, curvature};
 use crate::optimizer::{Method, Optimizer, RateSchedule};
 use crate::path::{Batches, LivePath, Path};
 use crate::polish::Rescale;
 use crate::scheme::Scheme;
 
-use super::{Point, RESOLVED};
+use super::{Point, RESOLVED_APPROXIMATION};
 
 /// How to run. Everything has a default.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ pub struct SoftmaxRun {
 
 impl Default for SoftmaxRun {
     fn default() -> Self {
-        Self { method: None, rate: None, steps: None, batch: None, seed: 0, rescale: true, tolerance: 1e-4 }
+        Self { method: None, rate: None, steps: None, batch: None, seed: 0, rescale: true, tolerance: 1e-3 }
     }
 }
 
@@ -75,6 +75,8 @@ pub struct Evaluation {
 const EPOCHS: u64 = 30;
 /// Most rows the rescale looks at: its 1 + k numbers are well determined by these.
 const RESCALE_ROWS: usize = 4096;
+/// Most rows that the default rate's curvature is taken from.
+const CURVATURE_ROWS: usize = 4096;
 /// Rows evaluated at a time.
 const CHUNK: usize = 256;
 
@@ -92,7 +94,7 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
     require((1..=n).contains(&batch), "batch size", batch as f64, format!("from 1 to the {n} rows there are"))?;
     let rate = match run.rate {
         Some(rate) => rate,
-        None => 0.5 / curvature(objective)?.beta,
+        None => 0.5 / sampled_curvature(objective)?,
     };
     let steps = run.steps.unwrap_or(EPOCHS * (n / batch) as u64);
     let method = run.method.clone().unwrap_or(Method::Nesterov { momentum: 0.98 });
@@ -117,10 +119,25 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
     let points = l2.iter().zip(&rescaled).map(|(&l2, rescaled)| {
         let unfinished = scheme.remaining(l2)?;
         let scale = run.rescale.then(|| rescaled[0]);
-        Ok(Point { l2, unfinished, resolved: unfinished <= RESOLVED, degrees: None, scale })
+        Ok(Point { l2, unfinished, resolved: unfinished <= RESOLVED_APPROXIMATION, degrees: None, scale })
     });
     let points: Result<Vec<Point>> = points.collect();
     Ok(SoftmaxPath { points: points?, dial, steps, rate, batch, rescale_rows, basis, rescaled })
+}
+
+/// β of the first few thousand rows: they are a random sample, and half of 1/β leaves room for its error.
+fn sampled_curvature<T: Element>(objective: &Softmax<T>) -> Result<f64> {
+    let rows: Vec<usize> = (0..objective.rows().min(CURVATURE_ROWS)).collect();
+    let labels = objective.labels()[..rows.len()].to_vec();
+    let classes = objective.shape()[1];
+    let sample = Softmax::new(
+        objective.features().pick(&rows),
+        labels,
+        classes,
+        objective.own_ridge(),
+        objective.has_intercept(),
+    )?;
+    Ok(curvature(&sample)?.beta)
 }
 
 /// The averages of every λ as combinations of a few weight vectors: the dial's sums and the last iterate.
@@ -170,9 +187,11 @@ impl Basis {
         let scores = self.scores(&features);
         let labels = &objective.labels()[..rows];
         let matrix = self.rows * self.classes;
-        (0..l2.len())
-            .into_par_iter()
-            .map(|at| {
+        // Neighbouring strengths have similar answers: each run of them is solved in order, from the one before.
+        let strengths: Vec<usize> = (0..l2.len()).collect();
+        let solve_run = |run: &[usize]| {
+            let mut from: Option<Vec<f64>> = None;
+            let one = |&at: &usize| {
                 let average = self.average(at);
                 let square: f64 = average[..matrix].iter().map(|w| w * w).sum();
                 let rescale = Rescale {
@@ -182,9 +201,16 @@ impl Basis {
                     penalty: (l2[at] + objective.own_ridge()) * square,
                     intercepts: objective.has_intercept(),
                 };
-                Ok(rescale.solve(&average[matrix..]).at)
-            })
-            .collect()
+                let start = from
+                    .take()
+                    .unwrap_or_else(|| std::iter::once(1.0).chain(average[matrix..].iter().copied()).collect());
+                let solved = rescale.solve(&start).at;
+                from = Some(solved.clone());
+                solved
+            };
+            run.iter().map(one).collect::<Vec<_>>()
+        };
+        Ok(strengths.par_chunks(l2.len().div_ceil(8)).flat_map_iter(solve_run).collect())
     }
 
     /// The matrices of all vectors side by side, d × (k · vectors).
@@ -253,28 +279,31 @@ impl SoftmaxPath {
         }
     }
 
-    /// `[λ]`: sum of losses, of their squares, and hits, over a chunk of rows.
+    /// `[λ]`: sum of losses, of their squares, and hits, over a chunk of rows. In the data's precision, as training was.
     fn chunk_sums<T: Element>(&self, features: &Features<T>, labels: &[u32]) -> Vec<[f64; 3]> {
         let (k, count, n) = (self.basis.classes, self.basis.vectors.len(), labels.len());
         let scores = self.basis.scores(features);
         // [vector][row·class] → all λ at once: (λ × vectors) · (vectors × rows·classes).
-        let by_vector = Mat::from_fn(n * k, count, |at, vector| scores[(at / k * count + vector) * k + at % k]);
-        let coefficients: Vec<f64> = self.basis.coefficients.concat();
+        let by_vector = Mat::from_fn(n * k, count, |at, vector| T::of(scores[(at / k * count + vector) * k + at % k]));
+        let coefficients: Vec<T> = self.basis.coefficients.iter().flatten().map(|&c| T::of(c)).collect();
         let coefficients = MatRef::from_row_major_slice(&coefficients, self.points.len(), count);
-        let mut combined = Mat::<f64>::zeros(n * k, self.points.len());
-        matmul(combined.as_mut(), Accum::Replace, &by_vector, coefficients.transpose(), 1.0, Par::Seq);
-        let mut z = vec![0.0; k];
+        let mut combined = Mat::<T>::zeros(n * k, self.points.len());
+        matmul(combined.as_mut(), Accum::Replace, &by_vector, coefficients.transpose(), T::of(1.0), Par::Seq);
+        let mut z = vec![T::of(0.0); k];
         let one = |(at, rescaled): (usize, &Vec<f64>)| {
+            let (scale, shifts) = (T::of(rescaled[0]), rescaled[1..].iter().map(|&b| T::of(b)).collect::<Vec<T>>());
             let mut sums = [0.0; 3];
             for (scores, &label) in combined.col_as_slice(at).chunks_exact(k).zip(labels) {
-                for (j, (z, score)) in z.iter_mut().zip(scores).enumerate() {
-                    *z = rescaled[0] * score + rescaled.get(1 + j).copied().unwrap_or(0.0);
-                }
-                let label = label as usize;
-                let loss = log_sum_exp(&z) - z[label];
+                z.iter_mut().zip(scores).for_each(|(z, score)| *z = scale * *score);
+                z.iter_mut().zip(&shifts).for_each(|(z, shift)| *z = *z + *shift);
+                let own = z[label as usize];
+                let top = z.iter().fold(own, |top, &z| if z > top { z } else { top });
+                let ties = z.iter().filter(|&&z| z >= own).count();
+                let total = z.iter().fold(T::of(0.0), |total, &z| total + (z - top).exponential());
+                let loss = total.wide().ln() + (top - own).wide();
                 sums[0] += loss;
                 sums[1] += loss * loss;
-                sums[2] += f64::from(u8::from(z.iter().enumerate().all(|(j, &other)| other < z[label] || j == label)));
+                sums[2] += f64::from(u8::from(ties == 1));
             }
             sums
         };

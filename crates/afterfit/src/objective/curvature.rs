@@ -20,8 +20,12 @@ pub struct Curvature {
 
 /// Up to this many weight rows, all eigenvalues are computed.
 const COMPLETE: usize = 600;
-/// Lanczos steps; each costs one product with the Hessian.
+/// Most Lanczos steps; each costs one product with the Hessian.
 const LANCZOS_STEPS: usize = 60;
+/// Fewest: a start that is unlucky enough to miss the largest eigenvalue has found it by then.
+const FEWEST_STEPS: usize = 8;
+/// When the largest value is settled, relative to itself.
+const SETTLED: f64 = 1e-3;
 
 /// The curvature of `objective`: all eigenvalues when the weights have at most 600 rows, Lanczos iteration beyond.
 pub fn curvature(objective: &dyn Objective) -> Result<Curvature, DataError> {
@@ -39,7 +43,8 @@ fn all_eigenvalues(objective: &dyn Objective) -> Result<(f64, f64), DataError> {
     Ok((values[0], values[values.len() - 1]))
 }
 
-/// Lanczos with full reorthogonalization from a seeded random start.
+/// Lanczos with full reorthogonalization from a seeded random start, until the largest value is settled to a
+/// thousandth. Returns both ends.
 fn lanczos(objective: &dyn Objective) -> Result<(f64, f64), DataError> {
     let d = objective.width();
     let mut rng = ChaCha8Rng::seed_from_u64(0);
@@ -47,8 +52,8 @@ fn lanczos(objective: &dyn Objective) -> Result<(f64, f64), DataError> {
     let length = norm(&v);
     scale(&mut v, 1.0 / length);
     let mut basis: Vec<Vec<f64>> = Vec::new();
-    let (mut diagonal, mut beside) = (Vec::new(), Vec::new());
-    for _ in 0..LANCZOS_STEPS.min(d) {
+    let (mut diagonal, mut beside): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
+    loop {
         let mut next = vec![0.0; d];
         objective.curvature_product(&v, &mut next);
         diagonal.push(dot(&next, &v));
@@ -61,25 +66,25 @@ fn lanczos(objective: &dyn Objective) -> Result<(f64, f64), DataError> {
         }
         let rest = norm(&next);
         beside.push(rest);
-        let scale_so_far = diagonal.iter().fold(0.0_f64, |top, value: &f64| top.max(value.abs()));
-        if rest <= 1e-13 * scale_so_far {
-            break;
+        let m = diagonal.len();
+        let tridiagonal = Mat::from_fn(m, m, |i, j| match i.abs_diff(j) {
+            0 => diagonal[i],
+            1 => beside[i.min(j)],
+            _ => 0.0,
+        });
+        let eigen = tridiagonal
+            .self_adjoint_eigen(Side::Lower)
+            .map_err(|_| DataError::Eigenvalues { name: "the Lanczos matrix" })?;
+        let values = eigen.S().column_vector();
+        // The largest Ritz value lies within this of an eigenvalue.
+        let residual = rest * eigen.U()[(m - 1, m - 1)].abs();
+        let settled = residual <= SETTLED * values[m - 1] && m >= FEWEST_STEPS;
+        if settled || m == LANCZOS_STEPS.min(d) || rest <= 1e-13 * values[m - 1].abs() {
+            return Ok((values[0], values[m - 1] + residual));
         }
         scale(&mut next, 1.0 / rest);
         v = next;
     }
-    let m = diagonal.len();
-    let tridiagonal = Mat::from_fn(m, m, |i, j| match i.abs_diff(j) {
-        0 => diagonal[i],
-        1 => beside[i.min(j)],
-        _ => 0.0,
-    });
-    let eigen = tridiagonal
-        .self_adjoint_eigen(Side::Lower)
-        .map_err(|_| DataError::Eigenvalues { name: "the Lanczos matrix" })?;
-    let residual = beside[m - 1] * eigen.U()[(m - 1, m - 1)].abs();
-    let values = eigen.S().column_vector();
-    Ok((values[0], values[m - 1] + residual))
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

@@ -1,0 +1,541 @@
+//! `afterfit fit`: one training run, the whole regularization path, the best λ, a saved model.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use afterfit::data::{Format, Matrix, Missing, ReadError, Recipe, Source, Target, read};
+use afterfit::fit::{RidgeRun, SoftmaxRun};
+use afterfit::learn::{Learned, ModelChoice, Polish, Row, Seconds, Settings, Validation, learn};
+use afterfit::objective::Kernel;
+use afterfit::optimizer::Method;
+use afterfit::scheme::Recurrence;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::output::{self, Advice, short};
+use crate::recurrence::Optimizer;
+use crate::report::{self, Report};
+use crate::strengths::Strengths;
+use crate::table;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatName {
+    Csv,
+    Parquet,
+    Npy,
+    Npz,
+    Libsvm,
+    Idx,
+}
+
+impl From<FormatName> for Format {
+    fn from(name: FormatName) -> Self {
+        match name {
+            FormatName::Csv => Self::Csv,
+            FormatName::Parquet => Self::Parquet,
+            FormatName::Npy => Self::Npy,
+            FormatName::Npz => Self::Npz,
+            FormatName::Libsvm => Self::Libsvm,
+            FormatName::Idx => Self::Idx,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MissingName {
+    /// Refuse missing values.
+    Error,
+    /// Leave rows with missing values out.
+    Drop,
+    /// Numbers: the column's mean. Texts: none of the known ones.
+    Mean,
+}
+
+impl From<MissingName> for Missing {
+    fn from(name: MissingName) -> Self {
+        match name {
+            MissingName::Error => Self::Error,
+            MissingName::Drop => Self::Drop,
+            MissingName::Mean => Self::Mean,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModelName {
+    Linear,
+    Softmax,
+    Kernel,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum KernelName {
+    Linear,
+    Rbf,
+    Polynomial,
+    Laplacian,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PolishName {
+    Best,
+    All,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The table: .csv, .parquet, .npy, .npz, .libsvm or IDX; csv, libsvm and IDX may be gzipped.
+    data: PathBuf,
+    /// What to predict: a column (csv, parquet), an array (npz) or a file (npy, IDX). libsvm brings its own.
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
+    /// Columns to leave out, separated by commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    drop: Vec<String>,
+    /// The file's format, if its name does not tell.
+    #[arg(long, value_enum)]
+    format: Option<FormatName>,
+    /// What to fit (default: softmax for a target with few whole numbers or texts, else linear).
+    #[arg(long, value_enum)]
+    model: Option<ModelName>,
+    /// Strengths λ, next to a mean loss: a range with a number of points, or a list.
+    #[arg(long, value_name = "RANGE|LIST", default_value = "1e-5..1e2:50")]
+    l2: Strengths,
+    /// Share of the rows held out to judge the strengths.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, conflicts_with_all = ["cv", "test"])]
+    validation: f64,
+    /// Judge by k-fold cross-validation (one run a fold, and one on all rows for the model).
+    #[arg(long, value_name = "K", conflicts_with = "test")]
+    cv: Option<usize>,
+    /// Judge on this table instead.
+    #[arg(long, value_name = "FILE")]
+    test: Option<PathBuf>,
+    /// The optimizer (default: preconditioned descent for linear and kernel, nesterov for softmax).
+    #[arg(long, value_enum)]
+    optimizer: Option<Optimizer>,
+    /// Momentum of heavy-ball and nesterov.
+    #[arg(long, value_name = "M")]
+    momentum: Option<f64>,
+    /// Convexity α of nesterov-paper.
+    #[arg(long, value_name = "A")]
+    alpha: Option<f64>,
+    /// Rate η (default: from the largest curvature).
+    #[arg(long, value_name = "R")]
+    rate: Option<f64>,
+    /// Steps (default: linear and kernel as many as the smallest λ needs, softmax 30 epochs).
+    #[arg(long, value_name = "K")]
+    steps: Option<u64>,
+    /// Rows a step of softmax; 0 takes all (default: up to 500).
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// The same seed gives the same split, batches and model.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Give every feature mean 0 and spread 1 first; the saved model takes the table as it is.
+    #[arg(long)]
+    standardize: bool,
+    /// What to do about missing values.
+    #[arg(long, value_enum, default_value_t = MissingName::Error)]
+    missing: MissingName,
+    /// Fit an intercept, which is never penalized.
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    bias: bool,
+    /// Softmax: keep the averages as they are.
+    #[arg(long)]
+    no_rescale: bool,
+    /// Softmax: make the chosen model (or all) the exact minimizer, by L-BFGS from the average.
+    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "best")]
+    polish: Option<PolishName>,
+    /// The kernel of --model kernel.
+    #[arg(long, value_enum, default_value_t = KernelName::Rbf)]
+    kernel: KernelName,
+    /// Scale of the rbf, polynomial and laplacian kernels (default: 1 / number of features).
+    #[arg(long, value_name = "G")]
+    gamma: Option<f64>,
+    /// Degree of the polynomial kernel.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    degree: u32,
+    /// Constant of the polynomial kernel.
+    #[arg(long, value_name = "C", default_value_t = 1.0)]
+    offset: f64,
+    /// Save the model at the best λ.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write a page with curves, weights and the table.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Softmax: save the dial, from which any λ of the range can be read.
+    #[arg(long, value_name = "FILE")]
+    dial: Option<PathBuf>,
+    /// Overwrite existing files.
+    #[arg(long)]
+    force: bool,
+    /// Print one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// No messages on stderr.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// A table ready to learn from.
+pub(crate) struct Prepared {
+    pub(crate) features: Matrix,
+    pub(crate) target: Target,
+    pub(crate) target_name: Option<String>,
+    pub(crate) recipe: Option<Recipe>,
+    pub(crate) names: Option<Vec<String>>,
+    pub(crate) image: Option<[usize; 2]>,
+}
+
+#[derive(Serialize)]
+struct Output<'a> {
+    model: &'static str,
+    best_l2: f64,
+    one_se_l2: f64,
+    path: &'a [Row],
+    steps: u64,
+    runs: usize,
+    seconds: Seconds,
+    notes: &'a [String],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    polished: &'a [afterfit::learn::PolishReport],
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    for file in [&args.output, &args.report, &args.dial].into_iter().flatten() {
+        output::require_writable(file, args.force)?;
+    }
+    let say = |text: &str| {
+        if !args.quiet {
+            eprintln!("{text}");
+        }
+    };
+    let start = Instant::now();
+    let table = prepare(args)?;
+    let read_seconds = start.elapsed().as_secs_f64();
+    let [rows, columns] = table.features.shape();
+    say(&format!("read {} rows × {columns} features from {} in {:.2} s", rows, args.data.display(), read_seconds));
+    let (model, name, why) = choose_model(args, &table)?;
+    say(&format!("model: {name} ({why})"));
+    if args.dial.is_some() && model != ModelChoice::Softmax {
+        return Err(Advice::new(
+            "--dial is written by softmax runs only",
+            "a linear or kernel path is exact: save the model at the λ you want",
+        ));
+    }
+    let settings = settings(args, model, &table)?;
+    let mut learned = learn(table.features, &table.target, &settings).map_err(explain)?;
+    learned.seconds.read = read_seconds;
+    learned.model.about.target.clone_from(&table.target_name);
+    learned.model.about.recipe = table.recipe;
+    if let Some(file) = &args.output {
+        learned.model.save(file)?;
+        say(&format!("wrote the model to {}", file.display()));
+    }
+    if let (Some(file), Some(dial)) = (&args.dial, &mut learned.dial) {
+        dial.save(file)?;
+        say(&format!("wrote the dial to {}", file.display()));
+    }
+    if let Some(file) = &args.report {
+        let title = format!("{name} model of {}", args.data.file_name().unwrap_or_default().to_string_lossy());
+        let page = report::page(&Report {
+            title: &title,
+            learned: &learned,
+            names: table.names.as_deref(),
+            image: table.image,
+        });
+        output::write_file(file, page.as_bytes())?;
+        say(&format!("wrote the report to {}", file.display()));
+    }
+    if args.json {
+        return output::json(&Output {
+            model: name,
+            best_l2: learned.rows[learned.best].l2,
+            one_se_l2: learned.rows[learned.one_se].l2,
+            path: &learned.rows,
+            steps: learned.steps,
+            runs: learned.runs,
+            seconds: learned.seconds,
+            notes: &learned.notes,
+            polished: &learned.polished,
+        });
+    }
+    output::text(&summary(&learned))
+}
+
+/// The table, the curve, the choice and the remarks.
+pub(crate) fn summary(learned: &Learned) -> String {
+    let (best, one_se) = (&learned.rows[learned.best], &learned.rows[learned.one_se]);
+    let mut text = table::path(learned);
+    text.push('\n');
+    text.push_str(&table::curve(learned));
+    text.push_str(&format!(
+        "\nbest λ     {}  (validation loss {}{})\n1-SE λ     {}  (the strongest within one standard error of the best)\n",
+        short(best.l2),
+        short(best.validation_loss),
+        match (best.validation_accuracy, best.validation_r2) {
+            (Some(accuracy), _) => format!(", accuracy {:.2} %", 100.0 * accuracy),
+            (_, Some(r2)) => format!(", R² {r2:.4}"),
+            _ => String::new(),
+        },
+        short(one_se.l2)
+    ));
+    let Seconds { read, train, average, select } = learned.seconds;
+    text.push_str(&format!(
+        "time       read {read:.2} s, train {train:.2} s, average {average:.2} s, select {select:.2} s ({} run{})\n",
+        learned.runs,
+        if learned.runs == 1 { "" } else { "s" }
+    ));
+    for note in &learned.notes {
+        text.push_str(&format!("note       {note}\n"));
+    }
+    text
+}
+
+/// Adds advice to the errors that have an obvious way out.
+pub(crate) fn explain(error: afterfit::Error) -> anyhow::Error {
+    use afterfit::objective::DataError;
+    use afterfit::optimizer::OptimizerError;
+    match &error {
+        afterfit::Error::Data(DataError::Classes { classes }) => Advice::new(
+            format!("the target has only {classes} class: nothing can be told apart"),
+            "check --target; for a number use --model linear",
+        ),
+        afterfit::Error::Optimizer(OptimizerError::Diverged { safe, .. }) => {
+            Advice::new(error.to_string(), format!("try --rate {} or leave --rate out", short(*safe)))
+        }
+        afterfit::Error::Read(inner) => advise(inner).unwrap_or_else(|| error.into()),
+        _ => error.into(),
+    }
+}
+
+fn advise(error: &ReadError) -> Option<anyhow::Error> {
+    let hint = match error {
+        ReadError::MissingValues { .. } => "--missing drop leaves such rows out, --missing mean fills numbers in",
+        ReadError::AllMissing { column } => {
+            return Some(Advice::new(error.to_string(), format!("leave it out with --drop {column}")));
+        }
+        ReadError::TooManyCategories { column, .. } => {
+            return Some(Advice::new(
+                error.to_string(),
+                format!("it looks like an identifier: leave it out with --drop {column}"),
+            ));
+        }
+        ReadError::UnknownFormat { .. } => "name it with --format csv|parquet|npy|npz|libsvm|idx",
+        _ => return None,
+    };
+    Some(Advice::new(error.to_string(), hint))
+}
+
+fn read_source(path: &Path, format: Option<FormatName>, target: Option<&str>) -> Result<Source> {
+    let found = match format {
+        Some(name) => Ok(name.into()),
+        None => Format::of(path),
+    };
+    let source = found.and_then(|format| read(path, format, target));
+    source.map_err(|error| advise(&error).unwrap_or_else(|| error.into()))
+}
+
+fn prepare(args: &Args) -> Result<Prepared> {
+    let source = read_source(&args.data, args.format, args.target.as_deref())?;
+    match source {
+        Source::Arrays { features, target, image } => {
+            if !args.drop.is_empty() {
+                return Err(Advice::new(
+                    "--drop names columns, but this file has none",
+                    "it applies to csv and parquet",
+                ));
+            }
+            let target = target.ok_or_else(|| {
+                Advice::new("this file does not say what to predict", "name the target's array or file with --target")
+            })?;
+            Ok(Prepared { features, target, target_name: None, recipe: None, names: None, image })
+        }
+        Source::Frame(frame) => {
+            let name = args.target.clone().ok_or_else(|| {
+                let known: Vec<&str> = frame.columns.iter().take(20).map(|column| column.name.as_str()).collect();
+                Advice::new(
+                    "which column is to be predicted?",
+                    format!("add --target with one of: {}", known.join(", ")),
+                )
+            })?;
+            let column = frame.column(&name)?;
+            for dropped in &args.drop {
+                frame.column(dropped)?;
+            }
+            let mut left_out: Vec<&str> = args.drop.iter().map(String::as_str).collect();
+            left_out.push(&name);
+            let recipe = Recipe::learn(&frame, &left_out, args.missing.into()).map_err(|e| explain(e.into()))?;
+            let rows = recipe.usable_rows(&frame, Some(column)).map_err(|e| explain(e.into()))?;
+            let target = Target::of_column(column, &rows).map_err(|e| explain(e.into()))?;
+            let (dense, _) = recipe.apply(&frame, &rows).map_err(|e| explain(e.into()))?;
+            if rows.len() < frame.rows() && !args.quiet {
+                eprintln!("left out {} of {} rows with missing values", frame.rows() - rows.len(), frame.rows());
+            }
+            let names = Some(recipe.feature_names());
+            let features = Matrix::Double(afterfit::objective::Features::Dense(dense));
+            Ok(Prepared { features, target, target_name: Some(name), recipe: Some(recipe), names, image: None })
+        }
+    }
+}
+
+fn choose_model(args: &Args, table: &Prepared) -> Result<(ModelChoice, &'static str, &'static str)> {
+    let classes = table.target.looks_like_classes();
+    let text = matches!(table.target, Target::Text(_));
+    let (name, why) = match args.model {
+        Some(name) => (name, "as asked"),
+        None if text => (ModelName::Softmax, "guessed: the target holds texts"),
+        None if classes => (
+            ModelName::Softmax,
+            "guessed: the target holds few different whole numbers; --model linear would take them as numbers",
+        ),
+        None => (ModelName::Linear, "guessed: the target holds numbers"),
+    };
+    Ok(match name {
+        ModelName::Linear if text => {
+            return Err(Advice::new(
+                "the target is not numeric, and a linear model predicts numbers",
+                "use --model softmax",
+            ));
+        }
+        ModelName::Linear => (ModelChoice::Linear, "linear", why),
+        ModelName::Softmax if !classes && !text => {
+            let (found, _) = table.target.classes();
+            if found.len() > 1000 || found.len() * 2 > table.target.len() {
+                return Err(Advice::new(
+                    format!("the target has {} different values: these are not classes", found.len()),
+                    "use --model linear",
+                ));
+            }
+            (ModelChoice::Softmax, "softmax", why)
+        }
+        ModelName::Softmax => (ModelChoice::Softmax, "softmax", why),
+        ModelName::Kernel => {
+            let gamma = args.gamma.unwrap_or(1.0 / table.features.shape()[1] as f64);
+            let kernel = match args.kernel {
+                KernelName::Linear => Kernel::Linear,
+                KernelName::Rbf => Kernel::Rbf { gamma },
+                KernelName::Polynomial => Kernel::Polynomial { gamma, offset: args.offset, degree: args.degree },
+                KernelName::Laplacian => Kernel::Laplacian { gamma },
+            };
+            (ModelChoice::Kernel(kernel), "kernel", why)
+        }
+    })
+}
+
+fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Settings> {
+    let validation = match (&args.test, args.cv) {
+        (Some(file), _) => {
+            let (matrix, target) = read_like(
+                file,
+                args.format,
+                args.target.as_deref(),
+                table.recipe.as_ref(),
+                table.target_name.as_deref(),
+                args.quiet,
+            )?;
+            let target = target.ok_or_else(|| {
+                Advice::new(
+                    format!("{}: no target to judge by", file.display()),
+                    "the test table needs the same target as the data",
+                )
+            })?;
+            Validation::Rows(matrix, target)
+        }
+        (None, Some(count)) => Validation::Folds(count),
+        (None, None) => Validation::Share(args.validation),
+    };
+    let optimizer = crate::recurrence::OptimizerArgs {
+        optimizer: args.optimizer.unwrap_or(Optimizer::Preconditioned),
+        momentum: args.momentum,
+        alpha: args.alpha,
+    };
+    let (ridge, method) = match (args.optimizer, model) {
+        (None, _) if args.momentum.is_none() => (None, None),
+        (None, ModelChoice::Softmax) => (None, args.momentum.map(|momentum| Method::Nesterov { momentum })),
+        (Some(Optimizer::Preconditioned), ModelChoice::Softmax) => {
+            return Err(Advice::new(
+                "--optimizer preconditioned averages different coordinates over different times, which only quadratic losses forgive",
+                "use --optimizer nesterov, heavy-ball or sgd for softmax",
+            ));
+        }
+        _ => {
+            let recurrence = optimizer.recurrence()?;
+            let method = match recurrence {
+                Recurrence::HeavyBall { momentum } => Method::HeavyBall { momentum },
+                Recurrence::Nesterov { momentum } => Method::Nesterov { momentum },
+                Recurrence::NesterovPaper { alpha } => Method::NesterovPaper { alpha },
+                _ => Method::Descent,
+            };
+            (Some(recurrence), Some(method))
+        }
+    };
+    Ok(Settings {
+        model,
+        l2: args.l2.values().to_vec(),
+        validation,
+        bias: args.bias,
+        standardize: args.standardize,
+        ridge: RidgeRun { recurrence: ridge, rate: args.rate, steps: args.steps },
+        softmax: SoftmaxRun {
+            method,
+            rate: args.rate,
+            steps: args.steps,
+            batch: args.batch,
+            rescale: !args.no_rescale,
+            ..SoftmaxRun::default()
+        },
+        seed: args.seed,
+        polish: match args.polish {
+            None => Polish::Off,
+            Some(PolishName::Best) => Polish::Best,
+            Some(PolishName::All) => Polish::All,
+        },
+    })
+}
+
+/// Reads another table the way the first was read.
+pub(crate) fn read_like(
+    path: &Path,
+    format: Option<FormatName>,
+    target: Option<&str>,
+    recipe: Option<&Recipe>,
+    target_name: Option<&str>,
+    quiet: bool,
+) -> Result<(Matrix, Option<Target>)> {
+    // An IDX or npy target names a file that goes with the training table, not with this one.
+    let by_name = matches!(format.map(Format::from).or(Format::of(path).ok()), Some(Format::Npz));
+    let source = read_source(path, format, if by_name { target } else { None })?;
+    match (source, recipe) {
+        (Source::Arrays { features, target, .. }, None) => Ok((features, target)),
+        (Source::Arrays { .. }, Some(_)) => Err(Advice::new(
+            format!("{}: this model was fitted on named columns, but the file has none", path.display()),
+            "give it a csv or parquet file",
+        )),
+        (Source::Frame(_), None) => Err(Advice::new(
+            format!("{}: this model was fitted on a bare array, not on named columns", path.display()),
+            "give it the same kind of file it was fitted on",
+        )),
+        (Source::Frame(frame), Some(recipe)) => {
+            let column = target_name.and_then(|name| frame.column(name).ok());
+            let rows = recipe.usable_rows(&frame, None).map_err(|e| explain(e.into()))?;
+            let (dense, unseen) = recipe.apply(&frame, &rows).map_err(|e| explain(e.into()))?;
+            for unseen in unseen.iter().filter(|_| !quiet) {
+                eprintln!(
+                    "warning: column \"{}\": {} row(s) hold texts the model does not know (\"{}\", for one); they count as none of the known ones",
+                    unseen.column, unseen.count, unseen.example
+                );
+            }
+            if rows.len() < frame.rows() && !quiet {
+                eprintln!("left out {} of {} rows with missing values", frame.rows() - rows.len(), frame.rows());
+            }
+            let target = column
+                .map(|column| Target::of_column(column, &rows))
+                .transpose()
+                .with_context(|| path.display().to_string())?;
+            Ok((Matrix::Double(afterfit::objective::Features::Dense(dense)), target))
+        }
+    }
+}

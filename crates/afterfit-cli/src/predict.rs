@@ -1,0 +1,129 @@
+//! `afterfit predict`: labels, numbers or probabilities for a table.
+
+use std::path::PathBuf;
+
+use afterfit::model::{Kind, Model, largest, probabilities};
+use anyhow::Result;
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+
+use crate::fit::{FormatName, read_like};
+use crate::output;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Style {
+    /// A header and a line a row.
+    Csv,
+    /// One JSON object a line.
+    Jsonl,
+}
+
+/// Rows left out because of missing values get no line; unseen texts count as none of the known ones, with a warning.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A model that `afterfit fit -o` wrote.
+    model: PathBuf,
+    /// A table with the same columns (others are ignored; the target need not be there).
+    data: PathBuf,
+    /// The table's format, if its name does not tell.
+    #[arg(long, value_enum)]
+    format: Option<FormatName>,
+    /// How to print.
+    #[arg(long, value_enum, default_value_t = Style::Csv)]
+    style: Style,
+    /// Classes: print the probability of each.
+    #[arg(long)]
+    probabilities: bool,
+    /// Write to this file instead of stdout.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Overwrite an existing file.
+    #[arg(long)]
+    force: bool,
+    /// No messages on stderr.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if let Some(file) = &args.output {
+        output::require_writable(file, args.force)?;
+    }
+    let model = Model::load(&args.model)?;
+    let about = &model.about;
+    let (table, _) = read_like(&args.data, args.format, None, about.recipe.as_ref(), None, args.quiet)?;
+    let mut scores = model.scores(&table)?;
+    let outputs = about.outputs;
+    let name = about.target.clone().unwrap_or_else(|| "prediction".into());
+    let mut text = String::new();
+    match &about.classes {
+        None => {
+            if args.probabilities {
+                return Err(output::Advice::new(
+                    "this model predicts numbers, which have no probabilities",
+                    "leave --probabilities out",
+                ));
+            }
+            if args.style == Style::Csv {
+                text.push_str(&csv_line(std::iter::once(name.as_str())));
+            }
+            for score in &scores {
+                text.push_str(&match args.style {
+                    Style::Csv => csv_line(std::iter::once(score.to_string().as_str())),
+                    Style::Jsonl => {
+                        format!("{}\n", Value::Object(Map::from_iter([(name.clone(), Value::from(*score))])))
+                    }
+                });
+            }
+        }
+        Some(classes) => {
+            if args.probabilities && about.model != Kind::Softmax {
+                return Err(output::Advice::new("only softmax models give probabilities", "leave --probabilities out"));
+            }
+            let found = largest(&scores, outputs);
+            if args.probabilities {
+                probabilities(&mut scores, outputs);
+            }
+            if args.style == Style::Csv {
+                let columns: Vec<String> = match args.probabilities {
+                    true => classes.iter().map(|class| format!("p({class})")).collect(),
+                    false => Vec::new(),
+                };
+                text.push_str(&csv_line(std::iter::once(name.as_str()).chain(columns.iter().map(String::as_str))));
+            }
+            for (row, &class) in scores.chunks_exact(outputs).zip(&found) {
+                let shown = if args.probabilities { row } else { &[] };
+                text.push_str(&match args.style {
+                    Style::Csv => {
+                        let numbers: Vec<String> = shown.iter().map(|p| format!("{p:.6}")).collect();
+                        csv_line(std::iter::once(classes[class].as_str()).chain(numbers.iter().map(String::as_str)))
+                    }
+                    Style::Jsonl => {
+                        let mut object = Map::from_iter([(name.clone(), Value::from(classes[class].clone()))]);
+                        if args.probabilities {
+                            let pairs = classes.iter().zip(shown).map(|(class, p)| (class.clone(), Value::from(*p)));
+                            object.insert("probabilities".into(), Value::Object(pairs.collect()));
+                        }
+                        format!("{}\n", Value::Object(object))
+                    }
+                });
+            }
+        }
+    }
+    match &args.output {
+        Some(file) => output::write_file(file, text.as_bytes()),
+        None => output::text(&text),
+    }
+}
+
+/// One CSV line, quoted where it must be.
+fn csv_line<'a>(fields: impl Iterator<Item = &'a str>) -> String {
+    let quoted = fields.map(|field| {
+        if field.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", field.replace('"', "\"\""))
+        } else {
+            field.to_owned()
+        }
+    });
+    format!("{}\n", quoted.collect::<Vec<_>>().join(","))
+}

@@ -1,0 +1,402 @@
+//! The report: one self-contained page that opens offline.
+
+use afterfit::learn::Learned;
+
+use crate::output::short;
+use crate::table::score;
+
+/// What a page is made from.
+pub(crate) struct Report<'a> {
+    pub(crate) title: &'a str,
+    pub(crate) learned: &'a Learned,
+    pub(crate) names: Option<&'a [String]>,
+    pub(crate) image: Option<[usize; 2]>,
+}
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;color:#222;max-width:960px;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
+th,td{padding:.15rem .7rem;text-align:right}th{border-bottom:2px solid #888}tr.best{background:#fde7c3}tr.onese{background:#e4eefb}\
+td.l{text-align:left;color:#777}svg{max-width:100%;height:auto}figure{margin:0}figcaption{color:#555;font-size:.9rem}\
+.pictures{display:flex;flex-wrap:wrap;gap:12px}.pictures div{text-align:center;font-size:.85rem}\
+.cards{display:flex;flex-wrap:wrap;gap:1rem}.card{background:#f5f5f2;border-radius:8px;padding:.6rem 1rem}.card b{display:block;font-size:1.25rem}";
+
+/// The page.
+pub(crate) fn page(report: &Report<'_>) -> String {
+    let learned = report.learned;
+    let (best, one_se) = (&learned.rows[learned.best], &learned.rows[learned.one_se]);
+    let score_name = if best.validation_accuracy.is_some() { "validation accuracy" } else { "validation R²" };
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+<title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n<div class=\"cards\">\
+<div class=\"card\">best λ<b>{}</b></div><div class=\"card\">1-SE λ<b>{}</b></div><div class=\"card\">{score_name}<b>{}</b></div>\
+<div class=\"card\">strengths from {} run{}<b>{}</b></div></div>\n",
+        short(best.l2),
+        short(one_se.l2),
+        score(best),
+        learned.runs,
+        if learned.runs == 1 { "" } else { "s" },
+        learned.rows.len(),
+        title = escape(report.title),
+    );
+    page.push_str("<h2>Loss against λ</h2>\n");
+    page.push_str(&loss_figure(learned));
+    if best.validation_accuracy.is_some() || best.validation_r2.is_some() {
+        page.push_str(&format!(
+            "<h2>{} against λ</h2>\n",
+            if best.validation_accuracy.is_some() { "Accuracy" } else { "R²" }
+        ));
+        page.push_str(&score_figure(learned));
+    }
+    if !learned.traces.is_empty() {
+        page.push_str("<h2>Weights against λ</h2>\n");
+        page.push_str(&trace_figure(report));
+    }
+    if let Some(pictures) = pictures(report) {
+        page.push_str("<h2>Weights as pictures, at the best λ</h2>\n");
+        page.push_str(&pictures);
+    }
+    if let (Some(confusion), Some(classes)) = (&learned.confusion, &learned.model.about.classes) {
+        page.push_str("<h2>Confusion on the validation rows, at the best λ</h2>\n");
+        page.push_str(&confusion_table(confusion, classes));
+    }
+    page.push_str("<h2>What is exact and what is not</h2>\n<ul>");
+    for note in &learned.notes {
+        page.push_str(&format!("<li>{}</li>", escape(note)));
+    }
+    page.push_str("<li>λ multiplies ½‖w‖² next to a mean loss: scikit-learn's <code>Ridge(alpha = nλ)</code>, <code>LogisticRegression(C = 1/(nλ))</code>. Intercepts are not penalized.</li></ul>\n");
+    page.push_str("<h2>Every strength</h2>\n");
+    page.push_str(&full_table(learned));
+    page.push_str("</body></html>\n");
+    page
+}
+
+/// Text that may hold anything, made safe for HTML.
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 320.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 150.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 46.0;
+const COLOURS: [&str; 10] =
+    ["#4477aa", "#ee6677", "#228833", "#aa8800", "#66ccee", "#aa3377", "#777777", "#994f00", "#117733", "#332288"];
+
+/// A chart over log λ.
+struct Chart {
+    from: f64,
+    to: f64,
+    low: f64,
+    high: f64,
+    body: String,
+}
+
+impl Chart {
+    fn new(learned: &Learned, values: impl Iterator<Item = f64>) -> Self {
+        let logs = learned.rows.iter().map(|row| row.l2.log10());
+        let (from, to) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), l| (a.min(l), b.max(l)));
+        let (low, high) =
+            values.filter(|v| v.is_finite()).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
+        let (low, high) = if low.is_finite() { (low, high) } else { (0.0, 1.0) };
+        let pad = if high > low { 0.04 * (high - low) } else { 0.5 };
+        let mut chart = Self {
+            from,
+            to: if to > from { to } else { from + 1.0 },
+            low: low - pad,
+            high: high + pad,
+            body: String::new(),
+        };
+        chart.axes();
+        chart
+    }
+
+    fn x(&self, l2: f64) -> f64 {
+        LEFT + (l2.log10() - self.from) / (self.to - self.from) * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        let share = ((value - self.low) / (self.high - self.low)).clamp(-0.02, 1.02);
+        HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+    }
+
+    fn axes(&mut self) {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        for i in 0..=4 {
+            let value = self.low + (self.high - self.low) * f64::from(i) / 4.0;
+            let y = self.y(value);
+            self.body.push_str(&format!(
+                "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#e4e4e4\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 8.0,
+                y + 4.0,
+                short(value)
+            ));
+        }
+        let step = ((self.to - self.from) / 8.0).ceil().max(1.0);
+        let mut tick = (self.from - 1e-9).ceil();
+        while tick <= self.to + 1e-9 {
+            let x = self.x(10_f64.powf(tick));
+            self.body.push_str(&format!(
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{bottom}\" y2=\"{:.1}\" stroke=\"#888\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">1e{tick}</text>",
+                bottom + 5.0,
+                bottom + 20.0
+            ));
+            tick += step;
+        }
+        self.body.push_str(&format!(
+            "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\" stroke=\"#888\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">λ</text>",
+            (LEFT + right) / 2.0,
+            bottom + 40.0
+        ));
+    }
+
+    /// A vertical line at a chosen λ.
+    fn mark(&mut self, l2: f64, colour: &str) {
+        let x = self.x(l2);
+        self.body.push_str(&format!(
+            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-dasharray=\"5 4\"/>",
+            HEIGHT - BOTTOM
+        ));
+    }
+
+    fn line(&mut self, points: impl Iterator<Item = (f64, f64)>, colour: &str, width: f64) {
+        let path: Vec<String> = points.map(|(l2, value)| format!("{:.1},{:.1}", self.x(l2), self.y(value))).collect();
+        self.body.push_str(&format!(
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>",
+            path.join(" ")
+        ));
+    }
+
+    fn key(&mut self, at: usize, colour: &str, text: &str, dashed: bool) {
+        let (x, y) = (WIDTH - RIGHT + 14.0, TOP + 14.0 + 20.0 * at as f64);
+        let dash = if dashed { " stroke-dasharray=\"5 4\"" } else { "" };
+        self.body.push_str(&format!(
+            "<line x1=\"{x}\" x2=\"{:.1}\" y1=\"{y}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            x + 22.0,
+            x + 28.0,
+            y + 4.0,
+            escape(text)
+        ));
+    }
+
+    /// Shades the λ that the run does not resolve.
+    fn shade(&mut self, learned: &Learned) {
+        let strongest = learned.rows.iter().filter(|row| !row.resolved).map(|row| row.l2).fold(0.0, f64::max);
+        if strongest > 0.0 {
+            let x = self.x(strongest);
+            self.body.push_str(&format!(
+                "<rect x=\"{LEFT}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"#999\" opacity=\"0.12\"/>",
+                (x - LEFT).max(1.0),
+                HEIGHT - BOTTOM - TOP
+            ));
+        }
+    }
+
+    fn figure(self, caption: &str) -> String {
+        format!(
+            "<figure><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-size=\"12\" font-family=\"system-ui,sans-serif\" role=\"img\">{}</svg><figcaption>{}</figcaption></figure>\n",
+            self.body,
+            escape(caption)
+        )
+    }
+}
+
+fn loss_figure(learned: &Learned) -> String {
+    let rows = &learned.rows;
+    let mut chart = Chart::new(learned, rows.iter().flat_map(|row| [row.train_loss, row.validation_loss]));
+    chart.shade(learned);
+    chart.mark(rows[learned.one_se].l2, "#4477aa");
+    chart.mark(rows[learned.best].l2, "#d55e00");
+    chart.line(rows.iter().map(|row| (row.l2, row.train_loss)), "#999", 2.0);
+    chart.line(rows.iter().map(|row| (row.l2, row.validation_loss)), "#222", 2.5);
+    chart.key(0, "#222", "validation", false);
+    chart.key(1, "#999", "training", false);
+    chart.key(2, "#d55e00", "best λ", true);
+    chart.key(3, "#4477aa", "1-SE λ", true);
+    let shaded = if rows.iter().any(|row| !row.resolved) {
+        " Shaded: the run is too short for these λ; their models are early-stopped."
+    } else {
+        ""
+    };
+    chart.figure(&format!("Mean loss, without the penalty.{shaded}"))
+}
+
+fn score_figure(learned: &Learned) -> String {
+    let rows = &learned.rows;
+    let value = |row: &afterfit::learn::Row| row.validation_accuracy.or(row.validation_r2).unwrap_or(f64::NAN);
+    let top = rows.iter().map(value).fold(f64::NEG_INFINITY, f64::max);
+    // An R² far below zero would flatten everything worth seeing.
+    let mut chart = Chart::new(learned, rows.iter().map(value).filter(|v| *v > top - 1.0));
+    chart.shade(learned);
+    chart.mark(rows[learned.best].l2, "#d55e00");
+    chart.line(rows.iter().map(|row| (row.l2, value(row))), "#222", 2.5);
+    chart.key(0, "#222", "validation", false);
+    chart.key(1, "#d55e00", "best λ", true);
+    chart.figure("On the rows held out.")
+}
+
+/// Most lines a trace shows.
+const MOST_TRACES: usize = 40;
+/// Lines that get a name.
+const NAMED: usize = 8;
+
+fn trace_figure(report: &Report<'_>) -> String {
+    let learned = report.learned;
+    let width = learned.traces[0].len();
+    let features = learned.model.about.features;
+    let mut order: Vec<usize> = (0..width).collect();
+    let size = |i: &usize| learned.traces.iter().map(|weights| weights[*i].abs()).fold(0.0, f64::max);
+    order.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    order.truncate(MOST_TRACES);
+    let mut chart =
+        Chart::new(learned, order.iter().flat_map(|&i| learned.traces.iter().map(move |weights| weights[i])));
+    chart.mark(learned.rows[learned.best].l2, "#d55e00");
+    for (place, &i) in order.iter().enumerate().rev() {
+        let colour = if place < NAMED { COLOURS[place] } else { "#cccccc" };
+        let points = learned.rows.iter().zip(&learned.traces).map(|(row, weights)| (row.l2, weights[i]));
+        chart.line(points, colour, if place < NAMED { 2.0 } else { 1.0 });
+    }
+    for (place, &i) in order.iter().take(NAMED).enumerate() {
+        let feature = match report.names {
+            Some(names) => names[i % features].clone(),
+            None => format!("feature {}", i % features),
+        };
+        let class = match &learned.model.about.classes {
+            Some(classes) => format!(" → {}", classes[i / features]),
+            None => String::new(),
+        };
+        let name: String = format!("{feature}{class}").chars().take(20).collect();
+        chart.key(place, COLOURS[place], &name, false);
+    }
+    let shown = order.len();
+    chart
+        .figure(&format!("The {shown} of {width} weights that grow largest; the first {} are named.", shown.min(NAMED)))
+}
+
+/// One picture for each output, red for positive weights and blue for negative ones.
+fn pictures(report: &Report<'_>) -> Option<String> {
+    let [height, width] = report.image?;
+    let learned = report.learned;
+    let weights = learned.traces.get(learned.best)?;
+    if height * width != learned.model.about.features || weights.is_empty() {
+        return None;
+    }
+    let top = weights.iter().fold(0.0_f64, |top, w| top.max(w.abs())).max(f64::MIN_POSITIVE);
+    let mut html = String::from("<div class=\"pictures\">");
+    let cell = (112 / width.max(1)).max(2);
+    for (output, weights) in weights.chunks_exact(height * width).enumerate() {
+        let name = learned
+            .model
+            .about
+            .classes
+            .as_ref()
+            .map_or_else(|| format!("output {output}"), |classes| classes[output].clone());
+        let (w, h) = (cell * width, cell * height);
+        html.push_str(&format!("<div><svg width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {width} {height}\" shape-rendering=\"crispEdges\"><rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"));
+        for (i, &value) in weights.iter().enumerate() {
+            let share = (value / top).clamp(-1.0, 1.0);
+            if share.abs() > 0.01 {
+                let colour = if share > 0.0 { "#c1272d" } else { "#0050a0" };
+                html.push_str(&format!(
+                    "<rect x=\"{}\" y=\"{}\" width=\"1\" height=\"1\" fill=\"{colour}\" opacity=\"{:.2}\"/>",
+                    i % width,
+                    i / width,
+                    share.abs().sqrt()
+                ));
+            }
+        }
+        html.push_str(&format!("</svg><br>{}</div>", escape(&name)));
+    }
+    html.push_str("</div><p>Red pixels speak for the class, blue ones against it.</p>\n");
+    Some(html)
+}
+
+fn confusion_table(confusion: &[Vec<usize>], classes: &[String]) -> String {
+    if classes.len() > 40 {
+        return "<p>More than 40 classes: not shown.</p>\n".into();
+    }
+    let mut html = String::from("<table><tr><th>true \\ predicted</th>");
+    classes.iter().for_each(|class| html.push_str(&format!("<th>{}</th>", escape(class))));
+    html.push_str("</tr>");
+    for (truth, (class, row)) in classes.iter().zip(confusion).enumerate() {
+        let total: usize = row.iter().sum();
+        html.push_str(&format!("<tr><th>{}</th>", escape(class)));
+        for (found, &count) in row.iter().enumerate() {
+            let share = count as f64 / total.max(1) as f64;
+            let colour = if truth == found {
+                format!("rgba(34,136,51,{:.2})", 0.1 + 0.5 * share)
+            } else {
+                format!("rgba(213,94,0,{:.2})", (2.0 * share).min(0.8))
+            };
+            let text = if count == 0 { String::new() } else { count.to_string() };
+            html.push_str(&format!("<td style=\"background:{colour}\">{text}</td>"));
+        }
+        html.push_str("</tr>");
+    }
+    html.push_str("</table>\n");
+    html
+}
+
+fn full_table(learned: &Learned) -> String {
+    let first = &learned.rows[0];
+    let score_name = if first.validation_accuracy.is_some() { "accuracy" } else { "R²" };
+    let degrees = first.degrees_of_freedom.is_some();
+    let scale = first.scale.is_some();
+    let mut html =
+        format!("<table><tr><th>λ</th><th>training loss</th><th>validation loss</th><th>{score_name}</th><th>‖w‖</th>");
+    if degrees {
+        html.push_str("<th>degrees of freedom</th>");
+    }
+    if scale {
+        html.push_str("<th>rescaled by</th>");
+    }
+    html.push_str("<th></th></tr>");
+    for (at, row) in learned.rows.iter().enumerate() {
+        let class = if at == learned.best {
+            " class=\"best\""
+        } else if at == learned.one_se {
+            " class=\"onese\""
+        } else {
+            ""
+        };
+        html.push_str(&format!(
+            "<tr{class}><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
+            short(row.l2),
+            short(row.train_loss),
+            short(row.validation_loss),
+            score(row),
+            short(row.norm)
+        ));
+        if degrees {
+            html.push_str(&format!("<td>{:.1}</td>", row.degrees_of_freedom.unwrap_or(f64::NAN)));
+        }
+        if scale {
+            html.push_str(&format!("<td>{:.3}</td>", row.scale.unwrap_or(1.0)));
+        }
+        let mut remarks = Vec::new();
+        if at == learned.best {
+            remarks.push("best".to_owned());
+        }
+        if at == learned.one_se {
+            remarks.push("1-SE".to_owned());
+        }
+        if !row.resolved {
+            remarks.push(format!("unresolved: {:.0} % left", 100.0 * row.unfinished));
+        }
+        html.push_str(&format!("<td class=\"l\">{}</td></tr>", remarks.join(", ")));
+    }
+    html.push_str("</table>\n");
+    html
+}
