@@ -3,8 +3,10 @@
 //! Data go to stdout, messages to stderr. A failure prints `error: …` (and `hint: …` where there is one) and exits
 //! with 1; a wrong command line exits with 2.
 
+mod data;
 mod demo;
 mod fit;
+mod inspect;
 mod output;
 mod plan;
 mod predict;
@@ -38,6 +40,11 @@ enum Command {
     Fit(Box<fit::Args>),
     /// Predict with a saved model.
     Predict(predict::Args),
+    /// Say what a model, dial, path or checkpoint file holds.
+    Inspect(inspect::Args),
+    /// Well-known data sets.
+    #[command(subcommand)]
+    Data(data::Command),
     /// The weight each iterate gets for a strength λ.
     Weights(weights::Args),
     /// What the theorems promise: deviation bounds, brackets, continuous-time flows.
@@ -67,6 +74,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Fit(args) => fit::run(&args),
         Command::Predict(args) => predict::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Data(command) => data::run(&command),
         Command::Weights(args) => weights::run(&args),
         Command::Theory(command) => theory::run(&command),
         Command::Plan(args) => plan::run(&args),

@@ -52,5 +52,5 @@ pub mod theory;
 mod threads;
 
 pub use error::{Error, OutOfRange, Result};
-pub use store::StoreError;
+pub use store::{Contents, StoreError, TensorSummary, inspect};
 pub use threads::set_threads;

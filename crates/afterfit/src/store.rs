@@ -250,3 +250,40 @@ impl Reader {
         StoreError::Tensor { path: self.path.clone(), name: name.into(), reason }
     }
 }
+
+/// What a safetensors file holds, without its numbers.
+#[derive(Debug, Clone, Serialize)]
+pub struct Contents {
+    /// Length of the file.
+    pub bytes: u64,
+    /// The metadata; values that are JSON are parsed.
+    pub metadata: std::collections::BTreeMap<String, serde_json::Value>,
+    /// The tensors, in file order.
+    pub tensors: Vec<TensorSummary>,
+}
+
+/// One tensor of a file.
+#[derive(Debug, Clone, Serialize)]
+pub struct TensorSummary {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub dtype: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+/// Reads the header of any safetensors file.
+pub fn inspect(path: &Path) -> Result<Contents, StoreError> {
+    let reader = Reader::open(path)?;
+    let metadata = reader.header.metadata().clone().unwrap_or_default().into_iter().map(|(key, text)| {
+        let value = serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));
+        (key, value)
+    });
+    let tensors = reader.header.offset_keys().into_iter().filter_map(|name| {
+        let info = reader.header.info(&name)?;
+        Some(TensorSummary { dtype: format!("{:?}", info.dtype), shape: info.shape.clone(), name })
+    });
+    let bytes = reader.data_start + reader.header.data_len() as u64;
+    Ok(Contents { bytes, metadata: metadata.collect(), tensors: tensors.collect() })
+}

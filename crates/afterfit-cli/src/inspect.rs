@@ -1,0 +1,62 @@
+//! `afterfit inspect`: what a model, dial, path or checkpoint file holds.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::output::{json, text};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A .safetensors or .dial file.
+    file: PathBuf,
+    /// Print one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Metadata longer than this is cut in the listing (not in --json).
+const MOST_TEXT: usize = 400;
+/// Tensors listed.
+const MOST_TENSORS: usize = 60;
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let contents = afterfit::inspect(&args.file)?;
+    if args.json {
+        return json(&contents);
+    }
+    let kind = contents.metadata.get("afterfit").and_then(|about| about.get("kind")).and_then(Value::as_str);
+    let mut listing = format!(
+        "{}: {}, {} tensor(s), {} bytes\n",
+        args.file.display(),
+        kind.map_or_else(|| "safetensors".to_owned(), |kind| format!("afterfit {kind}")),
+        contents.tensors.len(),
+        contents.bytes
+    );
+    for (key, value) in &contents.metadata {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    listing.push_str(&format!("  {name}: {}\n", cut(&value.to_string())));
+                }
+            }
+            other => listing.push_str(&format!("  {key}: {}\n", cut(&other.to_string()))),
+        }
+    }
+    for tensor in contents.tensors.iter().take(MOST_TENSORS) {
+        listing.push_str(&format!("  {:<5} {:<20} {}\n", tensor.dtype, format!("{:?}", tensor.shape), tensor.name));
+    }
+    if contents.tensors.len() > MOST_TENSORS {
+        listing.push_str(&format!("  … {} more (--json lists all)\n", contents.tensors.len() - MOST_TENSORS));
+    }
+    text(&listing)
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= MOST_TEXT {
+        text.to_owned()
+    } else {
+        text.chars().take(MOST_TEXT).chain("…".chars()).collect()
+    }
+}
