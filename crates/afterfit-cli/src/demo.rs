@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     let (pixels, labels) = digits()?;
     let read = start.elapsed().as_secs_f64();
-    let strengths: Vec<f64> = (0..50).map(|i| 10_f64.powf(-5.0 + 6.0 * f64::from(i) / 49.0)).collect();
+    let strengths: Vec<f64> = (0..40).map(|i| 10_f64.powf(-5.0 + 5.0 * f64::from(i) / 39.0)).collect();
     let settings = Settings {
         model: ModelChoice::Softmax,
         l2: strengths.clone(),
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bias: true,
         standardize: false,
         ridge: RidgeRun { recurrence: None, rate: None, steps: None },
-        softmax: SoftmaxRun { steps: Some(6000), batch: Some(64), ..SoftmaxRun::default() },
+        softmax: SoftmaxRun { steps: Some(28_000), batch: Some(64), ..SoftmaxRun::default() },
         seed: 0,
         polish: Polish::Off,
     };

@@ -101,26 +101,41 @@ struct Chart {
     to: f64,
     low: f64,
     high: f64,
+    log: bool,
     body: String,
 }
 
 impl Chart {
-    fn new(learned: &Learned, values: impl Iterator<Item = f64>) -> Self {
+    /// Axes that hold all `values`; logarithmic if asked for and all are positive and far apart.
+    fn new(learned: &Learned, log: bool, values: impl Iterator<Item = f64>) -> Self {
         let logs = learned.rows.iter().map(|row| row.l2.log10());
         let (from, to) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), l| (a.min(l), b.max(l)));
-        let (low, high) =
-            values.filter(|v| v.is_finite()).fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
+        let finite = values.filter(|v| v.is_finite());
+        let (low, high) = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), v| (a.min(v), b.max(v)));
         let (low, high) = if low.is_finite() { (low, high) } else { (0.0, 1.0) };
+        let log = log && low > 0.0 && high > 5.0 * low;
+        let (low, high) = if log { (low.log10(), high.log10()) } else { (low, high) };
         let pad = if high > low { 0.04 * (high - low) } else { 0.5 };
-        let mut chart = Self {
-            from,
-            to: if to > from { to } else { from + 1.0 },
-            low: low - pad,
-            high: high + pad,
-            body: String::new(),
-        };
+        let to = if to > from { to } else { from + 1.0 };
+        let mut chart = Self { from, to, low: low - pad, high: high + pad, log, body: String::new() };
         chart.axes();
         chart
+    }
+
+    /// Round numbers within the axis.
+    fn ticks(&self) -> Vec<f64> {
+        if self.log {
+            let decades = self.low.floor() as i32..=self.high.ceil() as i32;
+            let many = self.high - self.low > 3.0;
+            let steps: &[f64] = if many { &[1.0] } else { &[1.0, 2.0, 5.0] };
+            let all = decades.flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)));
+            return all.filter(|value| (self.low..=self.high).contains(&value.log10())).collect();
+        }
+        let rough = (self.high - self.low) / 5.0;
+        let decade = 10_f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * decade).into_iter().find(|&step| step >= rough).unwrap_or(rough);
+        let first = (self.low / step).ceil() as i64;
+        (0..12).map(|i| (first + i) as f64 * step).take_while(|value| *value <= self.high).collect()
     }
 
     fn x(&self, l2: f64) -> f64 {
@@ -128,14 +143,14 @@ impl Chart {
     }
 
     fn y(&self, value: f64) -> f64 {
+        let value = if self.log { value.max(1e-300).log10() } else { value };
         let share = ((value - self.low) / (self.high - self.low)).clamp(-0.02, 1.02);
         HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
     }
 
     fn axes(&mut self) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        for i in 0..=4 {
-            let value = self.low + (self.high - self.low) * f64::from(i) / 4.0;
+        for value in self.ticks() {
             let y = self.y(value);
             self.body.push_str(&format!(
                 "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#e4e4e4\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
@@ -149,9 +164,10 @@ impl Chart {
         while tick <= self.to + 1e-9 {
             let x = self.x(10_f64.powf(tick));
             self.body.push_str(&format!(
-                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{bottom}\" y2=\"{:.1}\" stroke=\"#888\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">1e{tick}</text>",
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{bottom}\" y2=\"{:.1}\" stroke=\"#888\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                 bottom + 5.0,
-                bottom + 20.0
+                bottom + 20.0,
+                short(10_f64.powf(tick))
             ));
             tick += step;
         }
@@ -215,7 +231,7 @@ impl Chart {
 
 fn loss_figure(learned: &Learned) -> String {
     let rows = &learned.rows;
-    let mut chart = Chart::new(learned, rows.iter().flat_map(|row| [row.train_loss, row.validation_loss]));
+    let mut chart = Chart::new(learned, true, rows.iter().flat_map(|row| [row.train_loss, row.validation_loss]));
     chart.shade(learned);
     chart.mark(rows[learned.one_se].l2, "#4477aa");
     chart.mark(rows[learned.best].l2, "#d55e00");
@@ -238,7 +254,7 @@ fn score_figure(learned: &Learned) -> String {
     let value = |row: &afterfit::learn::Row| row.validation_accuracy.or(row.validation_r2).unwrap_or(f64::NAN);
     let top = rows.iter().map(value).fold(f64::NEG_INFINITY, f64::max);
     // An R² far below zero would flatten everything worth seeing.
-    let mut chart = Chart::new(learned, rows.iter().map(value).filter(|v| *v > top - 1.0));
+    let mut chart = Chart::new(learned, false, rows.iter().map(value).filter(|v| *v > top - 1.0));
     chart.shade(learned);
     chart.mark(rows[learned.best].l2, "#d55e00");
     chart.line(rows.iter().map(|row| (row.l2, value(row))), "#222", 2.5);
@@ -261,7 +277,7 @@ fn trace_figure(report: &Report<'_>) -> String {
     order.sort_by(|a, b| size(b).total_cmp(&size(a)));
     order.truncate(MOST_TRACES);
     let mut chart =
-        Chart::new(learned, order.iter().flat_map(|&i| learned.traces.iter().map(move |weights| weights[i])));
+        Chart::new(learned, false, order.iter().flat_map(|&i| learned.traces.iter().map(move |weights| weights[i])));
     chart.mark(learned.rows[learned.best].l2, "#d55e00");
     for (place, &i) in order.iter().enumerate().rev() {
         let colour = if place < NAMED { COLOURS[place] } else { "#cccccc" };
