@@ -125,7 +125,7 @@ fn cache_folder() -> Result<PathBuf> {
     }
     let caches = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
     let caches = caches
-        .ok_or_else(|| Advice::new("there is no home folder to cache data in", "set AFTERFIT_DATA to a folder"))?;
+        .ok_or_else(|| Advice::error("there is no home folder to cache data in", "set AFTERFIT_DATA to a folder"))?;
     Ok(caches.join("afterfit"))
 }
 
@@ -148,11 +148,11 @@ fn checksum(file: &Path) -> Result<String> {
 /// Runs a tool and explains what to do when it is missing or fails.
 fn tool(program: &str, arguments: &[&str], folder: &Path, hint: &str) -> Result<String> {
     let output = Process::new(program).args(arguments).current_dir(folder).output();
-    let output = output.map_err(|error| Advice::new(format!("{program} could not be started: {error}"), hint))?;
+    let output = output.map_err(|error| Advice::error(format!("{program} could not be started: {error}"), hint))?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr);
         let last = message.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message");
-        return Err(Advice::new(format!("{program} {} failed: {last}", arguments.join(" ")), hint));
+        return Err(Advice::error(format!("{program} {} failed: {last}", arguments.join(" ")), hint));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

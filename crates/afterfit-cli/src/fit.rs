@@ -123,7 +123,7 @@ pub(crate) struct Args {
     /// Rate η (default: from the largest curvature).
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
-    /// Steps (default: linear and kernel as many as the smallest λ needs, softmax 30 epochs).
+    /// Steps (default: linear and kernel as many as the smallest λ needs, softmax 30 epochs and at least 2000 steps).
     #[arg(long, value_name = "K")]
     steps: Option<u64>,
     /// Rows a step of softmax; 0 takes all (default: up to 500).
@@ -220,7 +220,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (model, name, why) = choose_model(args, &table)?;
     say(&format!("model: {name} ({why})"));
     if args.dial.is_some() && model != ModelChoice::Softmax {
-        return Err(Advice::new(
+        return Err(Advice::error(
             "--dial is written by softmax runs only",
             "a linear or kernel path is exact: save the model at the λ you want",
         ));
@@ -299,12 +299,12 @@ pub(crate) fn explain(error: afterfit::Error) -> anyhow::Error {
     use afterfit::objective::DataError;
     use afterfit::optimizer::OptimizerError;
     match &error {
-        afterfit::Error::Data(DataError::Classes { classes }) => Advice::new(
+        afterfit::Error::Data(DataError::Classes { classes }) => Advice::error(
             format!("the target has only {classes} class: nothing can be told apart"),
             "check --target; for a number use --model linear",
         ),
         afterfit::Error::Optimizer(OptimizerError::Diverged { safe, .. }) => {
-            Advice::new(error.to_string(), format!("try --rate {} or leave --rate out", short(*safe)))
+            Advice::error(error.to_string(), format!("try --rate {} or leave --rate out", short(*safe)))
         }
         afterfit::Error::Read(inner) => advise(inner).unwrap_or_else(|| error.into()),
         _ => error.into(),
@@ -315,10 +315,10 @@ fn advise(error: &ReadError) -> Option<anyhow::Error> {
     let hint = match error {
         ReadError::MissingValues { .. } => "--missing drop leaves such rows out, --missing mean fills numbers in",
         ReadError::AllMissing { column } => {
-            return Some(Advice::new(error.to_string(), format!("leave it out with --drop {column}")));
+            return Some(Advice::error(error.to_string(), format!("leave it out with --drop {column}")));
         }
         ReadError::TooManyCategories { column, .. } => {
-            return Some(Advice::new(
+            return Some(Advice::error(
                 error.to_string(),
                 format!("it looks like an identifier: leave it out with --drop {column}"),
             ));
@@ -326,7 +326,7 @@ fn advise(error: &ReadError) -> Option<anyhow::Error> {
         ReadError::UnknownFormat { .. } => "name it with --format csv|parquet|npy|npz|libsvm|idx",
         _ => return None,
     };
-    Some(Advice::new(error.to_string(), hint))
+    Some(Advice::error(error.to_string(), hint))
 }
 
 fn read_source(path: &Path, format: Option<FormatName>, target: Option<&str>) -> Result<Source> {
@@ -343,20 +343,20 @@ fn prepare(args: &Args) -> Result<Prepared> {
     match source {
         Source::Arrays { features, target, image } => {
             if !args.drop.is_empty() {
-                return Err(Advice::new(
+                return Err(Advice::error(
                     "--drop names columns, but this file has none",
                     "it applies to csv and parquet",
                 ));
             }
             let target = target.ok_or_else(|| {
-                Advice::new("this file does not say what to predict", "name the target's array or file with --target")
+                Advice::error("this file does not say what to predict", "name the target's array or file with --target")
             })?;
             Ok(Prepared { features, target, target_name: None, recipe: None, names: None, image })
         }
         Source::Frame(frame) => {
             let name = args.target.clone().ok_or_else(|| {
                 let known: Vec<&str> = frame.columns.iter().take(20).map(|column| column.name.as_str()).collect();
-                Advice::new(
+                Advice::error(
                     "which column is to be predicted?",
                     format!("add --target with one of: {}", known.join(", ")),
                 )
@@ -395,7 +395,7 @@ fn choose_model(args: &Args, table: &Prepared) -> Result<(ModelChoice, &'static 
     };
     Ok(match name {
         ModelName::Linear if text => {
-            return Err(Advice::new(
+            return Err(Advice::error(
                 "the target is not numeric, and a linear model predicts numbers",
                 "use --model softmax",
             ));
@@ -404,7 +404,7 @@ fn choose_model(args: &Args, table: &Prepared) -> Result<(ModelChoice, &'static 
         ModelName::Softmax if !classes && !text => {
             let (found, _) = table.target.classes();
             if found.len() > 1000 || found.len() * 2 > table.target.len() {
-                return Err(Advice::new(
+                return Err(Advice::error(
                     format!("the target has {} different values: these are not classes", found.len()),
                     "use --model linear",
                 ));
@@ -437,7 +437,7 @@ fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Setting
                 args.quiet,
             )?;
             let target = target.ok_or_else(|| {
-                Advice::new(
+                Advice::error(
                     format!("{}: no target to judge by", file.display()),
                     "the test table needs the same target as the data",
                 )
@@ -456,7 +456,7 @@ fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Setting
         (None, _) if args.momentum.is_none() => (None, None),
         (None, ModelChoice::Softmax) => (None, args.momentum.map(|momentum| Method::Nesterov { momentum })),
         (Some(Optimizer::Preconditioned), ModelChoice::Softmax) => {
-            return Err(Advice::new(
+            return Err(Advice::error(
                 "--optimizer preconditioned averages different coordinates over different times, which only quadratic losses forgive",
                 "use --optimizer nesterov, heavy-ball or sgd for softmax",
             ));
@@ -510,11 +510,11 @@ pub(crate) fn read_like(
     let source = read_source(path, format, if by_name { target } else { None })?;
     match (source, recipe) {
         (Source::Arrays { features, target, .. }, None) => Ok((features, target)),
-        (Source::Arrays { .. }, Some(_)) => Err(Advice::new(
+        (Source::Arrays { .. }, Some(_)) => Err(Advice::error(
             format!("{}: this model was fitted on named columns, but the file has none", path.display()),
             "give it a csv or parquet file",
         )),
-        (Source::Frame(_), None) => Err(Advice::new(
+        (Source::Frame(_), None) => Err(Advice::error(
             format!("{}: this model was fitted on a bare array, not on named columns", path.display()),
             "give it the same kind of file it was fitted on",
         )),

@@ -16,7 +16,7 @@ pub(crate) struct Advice {
 }
 
 impl Advice {
-    pub(crate) fn new(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
+    pub(crate) fn error(message: impl Into<String>, hint: impl Into<String>) -> anyhow::Error {
         anyhow::Error::new(Self { message: message.into(), hint: hint.into() })
     }
 }
@@ -75,14 +75,14 @@ pub(crate) fn short(value: f64) -> String {
 /// Refuses a file that exists (unless forced) or whose folder does not, before any work is done.
 pub(crate) fn require_writable(file: &Path, force: bool) -> anyhow::Result<()> {
     if file.is_dir() {
-        return Err(Advice::new(format!("{} is a folder", file.display()), "name a file"));
+        return Err(Advice::error(format!("{} is a folder", file.display()), "name a file"));
     }
     if file.exists() && !force {
-        return Err(Advice::new(format!("{} exists already", file.display()), "use --force to replace it"));
+        return Err(Advice::error(format!("{} exists already", file.display()), "use --force to replace it"));
     }
     let folder = folder_of(file);
     if !folder.is_dir() {
-        return Err(Advice::new(format!("there is no folder {}", folder.display()), "make it first"));
+        return Err(Advice::error(format!("there is no folder {}", folder.display()), "make it first"));
     }
     Ok(())
 }

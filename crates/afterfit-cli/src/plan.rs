@@ -38,7 +38,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (from, to) = args.l2.ends();
     if args.steps > MOST_STEPS {
-        return Err(Advice::new(
+        return Err(Advice::error(
             format!("--steps {} is more than the {MOST_STEPS} this plans for", args.steps),
             "the certificate no longer changes once the smallest strength has spent its mass",
         ));

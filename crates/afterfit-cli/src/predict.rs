@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match &about.classes {
         None => {
             if args.probabilities {
-                return Err(output::Advice::new(
+                return Err(output::Advice::error(
                     "this model predicts numbers, which have no probabilities",
                     "leave --probabilities out",
                 ));
@@ -78,7 +78,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         Some(classes) => {
             if args.probabilities && about.model != Kind::Softmax {
-                return Err(output::Advice::new("only softmax models give probabilities", "leave --probabilities out"));
+                return Err(output::Advice::error(
+                    "only softmax models give probabilities",
+                    "leave --probabilities out",
+                ));
             }
             let found = largest(&scores, outputs);
             if args.probabilities {

@@ -40,7 +40,7 @@ impl OptimizerArgs {
         let name = self.optimizer.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
         let need = |given: Option<f64>, option: &str| {
             given.ok_or_else(|| {
-                Advice::new(format!("--optimizer {name} needs {option}"), format!("add {option} and its value"))
+                Advice::error(format!("--optimizer {name} needs {option}"), format!("add {option} and its value"))
             })
         };
         let recurrence = match self.optimizer {
@@ -52,7 +52,7 @@ impl OptimizerArgs {
         };
         let takes_momentum = matches!(self.optimizer, Optimizer::HeavyBall | Optimizer::Nesterov);
         if self.momentum.is_some() && !takes_momentum {
-            return Err(Advice::new(
+            return Err(Advice::error(
                 format!("--momentum has no meaning for --optimizer {name}"),
                 "use --optimizer heavy-ball or --optimizer nesterov",
             ));

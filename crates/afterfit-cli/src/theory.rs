@@ -131,7 +131,7 @@ fn bound(args: &Bound) -> Result<()> {
         },
     };
     let need = |value: Option<f64>, option: &str, what: &str| {
-        value.ok_or_else(|| Advice::new(format!("this bound needs {option}"), format!("{option} is {what}")))
+        value.ok_or_else(|| Advice::error(format!("this bound needs {option}"), format!("{option} is {what}")))
     };
     let epsilon = match args.optimizer {
         Optimizer::Sgd => theory::sgd_deviation(&setting)?,
@@ -143,7 +143,7 @@ fn bound(args: &Bound) -> Result<()> {
             need(args.lambda_min, "--lambda-min", "the smallest eigenvalue of the Hessian")?,
         )?,
         Optimizer::HeavyBall | Optimizer::Nesterov => {
-            return Err(Advice::new(
+            return Err(Advice::error(
                 "no deviation bound is known for this optimizer",
                 "bounds exist for --optimizer sgd, preconditioned and nesterov-paper",
             ));

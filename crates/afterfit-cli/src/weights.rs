@@ -42,7 +42,7 @@ struct Output {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let recurrence = args.optimizer.recurrence()?;
     if args.steps > MOST_STEPS {
-        return Err(Advice::new(
+        return Err(Advice::error(
             format!("--steps {} is more than the {MOST_STEPS} that can be listed", args.steps),
             "the weights fall by the same ratio at every step: fewer steps show it",
         ));

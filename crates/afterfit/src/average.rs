@@ -480,9 +480,12 @@ pub fn averages(
     Ok(averaged)
 }
 
+/// Takes k, w̃_k and ŵ_k.
+pub type TraceVisitor<'a> = dyn FnMut(u64, &[f64], &[f64]) -> Result<()> + 'a;
+
 /// Visits the whole path of averages of one λ: `visit(k, w̃_k, ŵ_k)` for every iterate; at the last one, which has no
 /// rate, w̃ is that of the one before. For figures; costs two vectors a step.
-pub fn trace(path: &mut dyn Path, l2: f64, visit: &mut dyn FnMut(u64, &[f64], &[f64]) -> Result<()>) -> Result<()> {
+pub fn trace(path: &mut dyn Path, l2: f64, visit: &mut TraceVisitor<'_>) -> Result<()> {
     let mut running = Running::new(path, Weighting::L2(l2))?;
     path.for_each(&mut |iterate| {
         running.push(&iterate);

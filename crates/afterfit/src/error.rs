@@ -32,7 +32,7 @@ pub enum Error {
     Store(#[from] crate::store::StoreError),
 }
 
-/// `Result` with this library's [`Error`], unless another is named.
+/// `Result` with this library's [`enum@Error`], unless another is named.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A number outside its limits: the name, the value and the limit.

@@ -1,6 +1,6 @@
 //! The optimizers whose paths can be averaged, their rate schedules, and their explicitly regularized twins.
 //!
-//! A closed set: a new one is a variant of [`Method`], an arm of [`State::advance`] and a row in [`crate::scheme`].
+//! A closed set: a new one is a variant of [`Method`], an arm of `State::advance` and a row in [`crate::scheme`].
 
 use faer::linalg::cholesky::llt::factor::LltError;
 use faer::linalg::solvers::{Llt, Solve};

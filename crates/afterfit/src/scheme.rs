@@ -227,7 +227,7 @@ impl Scheme {
         }
         for &factor in info.factors.iter().flatten() {
             // Zero is allowed: a kernel matrix may be singular, and its null coordinates never move.
-            require(factor >= 0.0 && factor <= 1e50, "rate factor", factor, "at least 0 and at most 1e50")?;
+            require((0.0..=1e50).contains(&factor), "rate factor", factor, "at least 0 and at most 1e50")?;
         }
         if info.recurrence == Recurrence::Coordinatewise {
             let given = info.factors.as_ref().map_or(0, Vec::len);
@@ -393,13 +393,13 @@ pub fn strided(weights: &[f64], kept: &[u64], rule: Stride) -> Result<Strided, O
     given[kept.len() - 1] += after + weights[end];
     for (left, gap) in kept.windows(2).enumerate() {
         let (from, to) = (gap[0] as usize, gap[1] as usize);
-        for step in from..to {
+        for (after, &weight) in weights[from..to].iter().enumerate() {
             let share = match rule {
                 Stride::Left => 0.0,
-                Stride::Linear => (step - from) as f64 / (to - from) as f64,
+                Stride::Linear => after as f64 / (to - from) as f64,
             };
-            given[left] += (1.0 - share) * weights[step];
-            given[left + 1] += share * weights[step];
+            given[left] += (1.0 - share) * weight;
+            given[left + 1] += share * weight;
         }
     }
     Ok(Strided { weights: given, before, after })

@@ -24,7 +24,7 @@ pub struct SoftmaxRun {
     pub method: Option<Method>,
     /// The rate; `None` is ½/β, which leaves room for the curvature of single batches.
     pub rate: Option<f64>,
-    /// Steps; `None` is 30 epochs.
+    /// Steps; `None` is 30 epochs, and at least 2000 steps.
     pub steps: Option<u64>,
     /// Rows a step; `None` is 500, or a sixtieth of the rows if that is less. 0 is all rows.
     pub batch: Option<usize>,
@@ -71,8 +71,10 @@ pub struct Evaluation {
     pub accuracy: Vec<f64>,
 }
 
-/// Epochs of a default run.
+/// Epochs of a default run, or as many as make [`FEWEST_STEPS`] on a small table.
 const EPOCHS: u64 = 30;
+/// Fewest steps of a default run.
+const FEWEST_STEPS: u64 = 2000;
 /// Most rows the rescale looks at: its 1 + k numbers are well determined by these.
 const RESCALE_ROWS: usize = 4096;
 /// Most rows that the default rate's curvature is taken from.
@@ -96,7 +98,7 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
         Some(rate) => rate,
         None => 0.5 / sampled_curvature(objective)?,
     };
-    let steps = run.steps.unwrap_or(EPOCHS * (n / batch) as u64);
+    let steps = run.steps.unwrap_or((EPOCHS * (n / batch) as u64).max(FEWEST_STEPS));
     let method = run.method.clone().unwrap_or(Method::Nesterov { momentum: 0.98 });
     let batches = if batch == n { Batches::Full } else { Batches::Blocks { size: batch, seed: run.seed } };
     let optimizer = Optimizer::new(method, RateSchedule::Constant(rate));
@@ -295,7 +297,7 @@ impl SoftmaxPath {
             let mut sums = [0.0; 3];
             for (scores, &label) in combined.col_as_slice(at).chunks_exact(k).zip(labels) {
                 z.iter_mut().zip(scores).for_each(|(z, score)| *z = scale * *score);
-                z.iter_mut().zip(&shifts).for_each(|(z, shift)| *z = *z + *shift);
+                z.iter_mut().zip(&shifts).for_each(|(z, shift)| *z += *shift);
                 let own = z[label as usize];
                 let top = z.iter().fold(own, |top, &z| if z > top { z } else { top });
                 let ties = z.iter().filter(|&&z| z >= own).count();

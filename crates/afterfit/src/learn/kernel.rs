@@ -16,6 +16,11 @@ use crate::select::{best, folds, mean_and_error, one_standard_error, split};
 /// A kernel matrix of this many rows takes 3 GB.
 const MOST_KERNEL_ROWS: usize = 20_000;
 
+/// Rows held out and their targets.
+type Held<T> = (Features<T>, Numbers);
+/// Losses and hits of every λ on held-out rows, and the spread of their targets.
+type Judged = (Vec<f64>, Vec<f64>, f64);
+
 impl Problem<'_> {
     pub(super) fn kernel<T: Element>(
         &self,
@@ -35,7 +40,7 @@ impl Problem<'_> {
         )?;
         let all: Vec<usize> = (0..x.rows()).collect();
         // Training rows, and validation rows or nothing, of each run.
-        let mut runs: Vec<(Vec<usize>, Option<(Features<T>, Numbers)>)> = Vec::new();
+        let mut runs: Vec<(Vec<usize>, Option<Held<T>>)> = Vec::new();
         let take = |rows: &[usize]| {
             let y = rows.iter().flat_map(|&row| &targets.y[row * k..][..k]).copied().collect();
             let labels = rows.iter().filter_map(|&row| targets.labels.get(row).copied()).collect();
@@ -63,7 +68,7 @@ impl Problem<'_> {
         }
         let mut seconds = Seconds::default();
         let strengths = settings.l2.len();
-        let mut judged: Vec<(Vec<f64>, Vec<f64>, f64)> = Vec::new();
+        let mut judged: Vec<Judged> = Vec::new();
         let (mut confusion, mut row_error, mut kept) = (None, None, None);
         for (training, judge) in runs {
             let start = Instant::now();
@@ -106,9 +111,7 @@ impl Problem<'_> {
             kept = Some((path, support, matrix, centred, mean));
         }
         let (path, support, matrix, centred, mean) = kept.ok_or_else(no_run)?;
-        let mean_over = |pick: &dyn Fn(&(Vec<f64>, Vec<f64>, f64)) -> f64| {
-            judged.iter().map(pick).sum::<f64>() / judged.len() as f64
-        };
+        let mean_over = |pick: &dyn Fn(&Judged) -> f64| judged.iter().map(pick).sum::<f64>() / judged.len() as f64;
         let means: Vec<f64> = (0..strengths).map(|at| mean_over(&|run| run.0[at])).collect();
         let chosen = best(&settings.l2, &means);
         let folds = judged.len() > 1;

@@ -119,17 +119,17 @@ impl<T: Element> Objective for Softmax<T> {
         let scale = T::of(1.0 / rows.count(self.labels.len()) as f64);
         let shifts: Vec<T> = intercepts.iter().map(|&b| T::of(b)).collect();
         let excess = |row: usize, z: &mut [T]| {
-            z.iter_mut().zip(&shifts).for_each(|(z, &b)| *z = *z + b);
+            z.iter_mut().zip(&shifts).for_each(|(z, &b)| *z += b);
             let top = z.iter().fold(z[0], |top, &z| if z > top { z } else { top });
             let mut total = T::of(0.0);
             for z in z.iter_mut() {
                 *z = (*z - top).exponential();
-                total = total + *z;
+                total += *z;
             }
             let scale_row = scale / total;
-            z.iter_mut().for_each(|z| *z = *z * scale_row);
+            z.iter_mut().for_each(|z| *z *= scale_row);
             let label = self.labels[row] as usize;
-            z[label] = z[label] - scale;
+            z[label] -= scale;
         };
         let totals = self.x.pull_back(rows, matrix, excess, d_matrix);
         if self.intercept {

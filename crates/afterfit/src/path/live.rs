@@ -241,7 +241,7 @@ impl Path for LivePath<'_> {
             // A gradient of exactly zero says nothing about the scale of the problem.
             if let Some(norm) = norm.filter(|&norm| norm != 0.0) {
                 let first = *first_norm.get_or_insert(norm);
-                if !(norm <= DIVERGED * first) {
+                if norm.is_nan() || norm > DIVERGED * first {
                     self.diverged(step, norm / first, rate)?;
                 }
             }

@@ -1,0 +1,486 @@
+//! The command as a user meets it: output, errors, files.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn afterfit() -> Command {
+    Command::cargo_bin("afterfit").unwrap()
+}
+
+/// Runs in `folder`; stdout and stderr with times and version left out.
+fn transcript(folder: &Path, arguments: &[&str]) -> String {
+    let output = afterfit().current_dir(folder).args(arguments).output().unwrap();
+    let status = output.status.code().unwrap();
+    let steady = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let kept = text.lines().filter(|line| !line.starts_with("time ")).map(|line| match line.split_once(" in ") {
+            Some((start, end)) if end.ends_with(" s") => format!("{start} in … s"),
+            _ => line.to_owned(),
+        });
+        kept.collect::<Vec<_>>().join("\n")
+    };
+    format!("exit {status}\n--- stdout\n{}\n--- stderr\n{}", steady(&output.stdout), steady(&output.stderr))
+}
+
+fn json(folder: &Path, arguments: &[&str]) -> Value {
+    let output = afterfit().current_dir(folder).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A small regression table with a category, quotes and a comma in a field.
+fn houses() -> String {
+    let mut text = String::from("size,age,town,price\n");
+    for i in 0..60 {
+        let (size, age) = (40.0 + f64::from(i * 37 % 90), f64::from(i * 13 % 50));
+        let town = ["Ulm", "\"Bad Tölz, upper\"", "Jena"][i as usize % 3];
+        let price = 3.0 * size - 1.5 * age + [10.0, 40.0, 0.0][i as usize % 3] + f64::from(i * 7 % 11);
+        text.push_str(&format!("{size},{age},{town},{price}\n"));
+    }
+    text
+}
+
+/// Two flowers that overlap a little.
+fn flowers() -> String {
+    let mut text = String::from("long,wide,kind\n");
+    for i in 0..80 {
+        let kind = i % 2;
+        let (a, b) = (f64::from(i * 29 % 40) / 10.0, f64::from(i * 17 % 30) / 10.0);
+        let name = ["rose", "tulip"][kind as usize];
+        text.push_str(&format!("{:.2},{:.2},{name}\n", a + f64::from(kind) * 1.5, b - f64::from(kind) * 1.2));
+    }
+    text
+}
+
+fn folder(files: &[(&str, &str)]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn small_commands() {
+    let here = folder(&[]);
+    let at = here.path();
+    insta::assert_snapshot!("weights", transcript(at, &["weights", "--rate", "0.1", "--l2", "0.5", "--steps", "3"]));
+    let nesterov = [
+        "weights",
+        "--optimizer",
+        "nesterov",
+        "--momentum",
+        "0.9",
+        "--rate",
+        "0.1",
+        "--l2",
+        "0.5",
+        "--steps",
+        "3",
+        "--json",
+    ];
+    insta::assert_snapshot!("weights_json", transcript(at, &nesterov));
+    let plan = [
+        "plan",
+        "--l2",
+        "1e-5..1e-2",
+        "--rate",
+        "0.1",
+        "--steps",
+        "15000",
+        "--params",
+        "11173962",
+        "--tolerance",
+        "1e-3",
+    ];
+    insta::assert_snapshot!("plan", transcript(at, &plan));
+    let bound = [
+        "theory", "bound", "--rate", "0.01", "--l2", "1", "--alpha", "1", "--beta", "80", "--sigma", "1", "--delta",
+        "0.1",
+    ];
+    insta::assert_snapshot!("bound", transcript(at, &bound));
+    insta::assert_snapshot!(
+        "bracket",
+        transcript(at, &["theory", "bracket", "--rate", "0.3", "--l2", "1.2", "--alpha", "0.1", "--beta", "1"])
+    );
+    insta::assert_snapshot!(
+        "flow",
+        transcript(at, &["theory", "flow", "--eigenvalue", "1", "--l2", "0.1", "--time", "5", "--alpha", "0.3"])
+    );
+}
+
+#[test]
+fn the_documented_json_of_small_commands() {
+    let here = folder(&[]);
+    let value = json(here.path(), &["weights", "--rate", "0.1", "--l2", "0.5", "--steps", "4", "--json"]);
+    let weights: Vec<f64> = value["weights"].as_array().unwrap().iter().map(|w| w.as_f64().unwrap()).collect();
+    let remaining = value["remaining"].as_f64().unwrap();
+    assert_eq!((weights.len(), &value["exact"]), (4, &Value::Bool(true)));
+    assert!((weights.iter().sum::<f64>() + remaining - 1.0).abs() < 1e-15);
+    assert!((value["ratio"].as_f64().unwrap() - 1.0 / 1.05).abs() < 1e-15);
+    let value = json(
+        here.path(),
+        &["theory", "bracket", "--rate", "0.3", "--l2", "1.2", "--alpha", "0.1", "--beta", "1", "--json"],
+    );
+    assert!((value["lambda_1"].as_f64().unwrap() - 2.1).abs() < 1e-12 && value["theorem"] == Value::Bool(false));
+    let bound = [
+        "theory",
+        "bound",
+        "--optimizer",
+        "sgd",
+        "--rate",
+        "0.01",
+        "--l2",
+        "1",
+        "--alpha",
+        "1",
+        "--beta",
+        "80",
+        "--sigma",
+        "1",
+        "--delta",
+        "0.1",
+        "--json",
+    ];
+    assert!(json(here.path(), &bound)["epsilon"].as_f64().unwrap() > 0.0);
+    let plan = [
+        "plan",
+        "--l2",
+        "1e-5..1e-2",
+        "--rate",
+        "0.1",
+        "--steps",
+        "150000",
+        "--params",
+        "11173962",
+        "--tolerance",
+        "1e-3",
+        "--json",
+    ];
+    let plan = json(here.path(), &plan);
+    assert_eq!((plan["nodes"].as_u64(), plan["bytes"].as_u64()), (Some(18), Some(18 * 8 * 11_173_962)));
+}
+
+#[test]
+fn fit_prints_a_path_and_saves_a_model_that_predicts() {
+    let here = folder(&[("houses.csv", &houses())]);
+    let at = here.path();
+    let fit = [
+        "fit",
+        "houses.csv",
+        "--target",
+        "price",
+        "--l2",
+        "1e-4..1e2:7",
+        "-o",
+        "model.safetensors",
+        "--report",
+        "report.html",
+    ];
+    insta::assert_snapshot!("fit_linear", transcript(at, &fit));
+    insta::assert_snapshot!("fit_again", transcript(at, &fit));
+    insta::assert_snapshot!("inspect", transcript(at, &["inspect", "model.safetensors"]));
+    let output = afterfit().current_dir(at).args(["predict", "model.safetensors", "houses.csv"]).output().unwrap();
+    let lines: Vec<String> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!((lines[0].as_str(), lines.len()), ("price", 61));
+    let truth: Vec<f64> =
+        houses().lines().skip(1).map(|line| line.rsplit(',').next().unwrap().parse().unwrap()).collect();
+    let worst = lines[1..].iter().zip(&truth).map(|(p, t)| (p.parse::<f64>().unwrap() - t).abs()).fold(0.0, f64::max);
+    assert!(worst < 12.0, "{worst}");
+    let page = std::fs::read_to_string(at.join("report.html")).unwrap();
+    assert!(page.contains("town=Bad Tölz, upper") && !page.contains("http://") && !page.contains("https://"));
+}
+
+#[test]
+fn fit_softmax_and_probabilities() {
+    let here = folder(&[("flowers.csv", &flowers())]);
+    let at = here.path();
+    let fit = [
+        "fit",
+        "flowers.csv",
+        "--target",
+        "kind",
+        "--l2",
+        "1e-3..1:5",
+        "-o",
+        "model.safetensors",
+        "--dial",
+        "run.dial",
+    ];
+    insta::assert_snapshot!("fit_softmax", transcript(at, &fit));
+    let predict = ["predict", "model.safetensors", "flowers.csv", "--probabilities", "--style", "jsonl"];
+    let output = afterfit().current_dir(at).args(predict).output().unwrap();
+    let first: Value = serde_json::from_str(String::from_utf8(output.stdout).unwrap().lines().next().unwrap()).unwrap();
+    let p = |class: &str| first["probabilities"][class].as_f64().unwrap();
+    assert!((p("rose") + p("tulip") - 1.0).abs() < 1e-9 && first["kind"].is_string());
+    let info = json(at, &["inspect", "run.dial", "--json"]);
+    assert_eq!(info["metadata"]["afterfit"]["kind"], "dial");
+}
+
+#[test]
+fn the_documented_json_of_fit() {
+    let here = folder(&[("houses.csv", &houses()), ("flowers.csv", &flowers())]);
+    let value =
+        json(here.path(), &["fit", "houses.csv", "--target", "price", "--l2", "0.01,0.1", "--cv", "5", "--json"]);
+    assert_eq!((&value["model"], value["runs"].as_u64()), (&Value::from("linear"), Some(6)));
+    for key in ["best_l2", "one_se_l2", "steps"] {
+        assert!(value[key].is_number(), "{key}");
+    }
+    for key in ["read", "train", "average", "select"] {
+        assert!(value["seconds"][key].is_number(), "{key}");
+    }
+    let row = &value["path"][0];
+    for key in ["l2", "train_loss", "validation_loss", "validation_r2", "norm", "degrees_of_freedom"] {
+        assert!(row[key].is_number(), "{key}");
+    }
+    assert_eq!(row["resolved"], Value::Bool(true));
+    let value =
+        json(here.path(), &["fit", "flowers.csv", "--target", "kind", "--l2", "0.01,0.1", "--polish", "--json"]);
+    assert!(value["path"][0]["validation_accuracy"].is_number() && value["polished"][0]["iterations"].is_number());
+    let value = json(
+        here.path(),
+        &["fit", "flowers.csv", "--target", "kind", "--model", "kernel", "--l2", "0.001,0.1", "--json"],
+    );
+    assert!(value["path"][1]["validation_accuracy"].as_f64().unwrap() > 0.5);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let here = folder(&[("flowers.csv", &flowers()), ("houses.csv", &houses())]);
+    for (table, target) in [("flowers.csv", "kind"), ("houses.csv", "price")] {
+        let run = |name: &str, seed: &str| {
+            let fit = [
+                "fit",
+                table,
+                "--target",
+                target,
+                "--l2",
+                "1e-3..1:5",
+                "-q",
+                "--seed",
+                seed,
+                "-o",
+                name,
+                "--force",
+                "--report",
+                "r.html",
+            ];
+            afterfit().current_dir(here.path()).args(fit).assert().success();
+            let model = std::fs::read(here.path().join(name)).unwrap();
+            (model, std::fs::read_to_string(here.path().join("r.html")).unwrap())
+        };
+        assert_eq!(run("a", "1"), run("b", "1"));
+        assert_ne!(run("a", "1").0, run("b", "2").0);
+        // Nor does the number of threads matter.
+        let fit =
+            ["--threads", "1", "fit", table, "--target", target, "--l2", "1e-3..1:5", "-q", "--seed", "1", "-o", "c"];
+        afterfit().current_dir(here.path()).args(fit).assert().success();
+        assert_eq!(std::fs::read(here.path().join("a")).unwrap(), std::fs::read(here.path().join("c")).unwrap());
+        std::fs::remove_file(here.path().join("c")).unwrap();
+    }
+}
+
+#[test]
+fn sparse_and_dense_tables_give_the_same_model() {
+    let (mut svm, mut csv) = (String::new(), String::from("a,b,c,y\n"));
+    for i in 0..50 {
+        let (a, c) = (f64::from(i * 7 % 10), f64::from(i * 3 % 8));
+        let y = a - 0.5 * c + f64::from(i % 5) / 10.0 + 0.25;
+        svm.push_str(&format!("{y} 1:{a} 3:{c}\n"));
+        csv.push_str(&format!("{a},0,{c},{y}\n"));
+    }
+    let here = folder(&[("t.libsvm", &svm), ("t.csv", &csv)]);
+    let sparse = json(here.path(), &["fit", "t.libsvm", "--model", "linear", "--l2", "1e-3..10:9", "--json"]);
+    let dense =
+        json(here.path(), &["fit", "t.csv", "--target", "y", "--model", "linear", "--l2", "1e-3..10:9", "--json"]);
+    for (a, b) in sparse["path"].as_array().unwrap().iter().zip(dense["path"].as_array().unwrap()) {
+        for key in ["train_loss", "validation_loss", "norm"] {
+            let (a, b) = (a[key].as_f64().unwrap(), b[key].as_f64().unwrap());
+            assert!((a - b).abs() < 1e-10 * (1.0 + b.abs()), "{key}: {a} {b}");
+        }
+    }
+}
+
+#[test]
+fn errors() {
+    let ragged = "a,b\n1,2\n3\n";
+    let text_target = "a,b\n1,x\n2,y\n3,x\n4,y\n5,x\n6,y\n";
+    let one_class = "a,b\n1,x\n2,x\n3,x\n4,x\n5,x\n6,x\n";
+    let missing = "a,b\n1,2\n,3\n4,5\n,6\n7,8.5\n";
+    let all_missing = "a,b,c\n1,,2.5\n2,,3.5\n3,,4.5\n";
+    let here = folder(&[
+        ("empty.csv", ""),
+        ("header.csv", "a,b\n"),
+        ("ragged.csv", ragged),
+        ("text.csv", text_target),
+        ("one.csv", one_class),
+        ("missing.csv", missing),
+        ("all_missing.csv", all_missing),
+        ("houses.csv", &houses()),
+        ("twice.csv", "a,a\n1,2\n"),
+        ("bad.libsvm", "1 1:2 0:3\n"),
+        ("bad.npy", "not numpy"),
+        ("bad.parquet", "PAR1"),
+        ("bad-idx3-ubyte", "\u{1}\u{2}\u{3}\u{4}"),
+        ("strange.xyz", "1"),
+    ]);
+    let at = here.path();
+    let before = entries(at);
+    let cases: &[(&str, &[&str])] = &[
+        ("missing_file", &["fit", "nowhere.csv", "--target", "a"]),
+        ("empty_file", &["fit", "empty.csv", "--target", "a"]),
+        ("header_only", &["fit", "header.csv", "--target", "a"]),
+        ("ragged", &["fit", "ragged.csv", "--target", "a"]),
+        ("unknown_column", &["fit", "houses.csv", "--target", "prize"]),
+        ("no_target", &["fit", "houses.csv"]),
+        ("target_not_numeric", &["fit", "text.csv", "--target", "b", "--model", "linear"]),
+        ("one_class", &["fit", "one.csv", "--target", "b"]),
+        ("missing_values", &["fit", "missing.csv", "--target", "b"]),
+        ("all_missing", &["fit", "all_missing.csv", "--target", "c"]),
+        ("no_validation_rows", &["fit", "houses.csv", "--target", "price", "--validation", "0.001"]),
+        ("too_many_folds", &["fit", "houses.csv", "--target", "price", "--cv", "100"]),
+        ("bad_range", &["fit", "houses.csv", "--target", "price", "--l2", "1..0.1"]),
+        ("negative_strength", &["fit", "houses.csv", "--target", "price", "--l2=-1"]),
+        ("output_folder_missing", &["fit", "houses.csv", "--target", "price", "-o", "no/such/model"]),
+        ("output_exists", &["fit", "houses.csv", "--target", "price", "-o", "text.csv"]),
+        (
+            "diverging",
+            &["fit", "houses.csv", "--target", "price", "--optimizer", "sgd", "--rate", "100", "--steps", "500"],
+        ),
+        ("twice", &["fit", "twice.csv", "--target", "a"]),
+        ("bad_libsvm", &["fit", "bad.libsvm"]),
+        ("bad_npy", &["fit", "bad.npy", "--target", "y.npy"]),
+        ("bad_parquet", &["fit", "bad.parquet", "--target", "a"]),
+        ("bad_idx", &["fit", "bad-idx3-ubyte"]),
+        ("unknown_format", &["fit", "strange.xyz", "--target", "a"]),
+        ("not_classes", &["fit", "houses.csv", "--target", "price", "--model", "softmax"]),
+        ("not_a_model", &["predict", "houses.csv", "houses.csv"]),
+        ("kernel_standardized", &["fit", "houses.csv", "--target", "price", "--model", "kernel", "--standardize"]),
+        ("dial_of_linear", &["fit", "houses.csv", "--target", "price", "--dial", "x.dial"]),
+        ("momentum_missing", &["weights", "--optimizer", "nesterov", "--rate", "0.1", "--l2", "1", "--steps", "3"]),
+        ("momentum_pointless", &["weights", "--momentum", "0.9", "--rate", "0.1", "--l2", "1", "--steps", "3"]),
+        (
+            "momentum_range",
+            &["weights", "--optimizer", "nesterov", "--momentum", "1", "--rate", "0.1", "--l2", "1", "--steps", "3"],
+        ),
+        (
+            "rate_above_limit",
+            &[
+                "theory", "bound", "--rate", "0.02", "--l2", "1", "--alpha", "1", "--beta", "80", "--sigma", "1",
+                "--delta", "0.1",
+            ],
+        ),
+        ("bracket_l2", &["theory", "bracket", "--rate", "0.001", "--l2", "50", "--alpha", "1", "--beta", "55"]),
+    ];
+    let mut all = String::new();
+    for (name, arguments) in cases {
+        let text = transcript(at, arguments);
+        assert!(!text.starts_with("exit 0"), "{name}: {text}");
+        assert!(!text.contains("panicked"), "{name}: {text}");
+        all.push_str(&format!("# {name}\nafterfit {}\n{text}\n\n", arguments.join(" ")));
+    }
+    insta::assert_snapshot!("errors", all);
+    assert_eq!(entries(at), before, "nothing was written");
+}
+
+#[test]
+fn missing_values_constant_columns_and_unseen_texts() {
+    let mut rows = String::from("a,same,town,y\n");
+    for i in 0..40 {
+        let a = if i % 9 == 0 { "NA".to_owned() } else { (i * 7 % 13).to_string() };
+        rows.push_str(&format!(
+            "{a},5,{},{}\n",
+            ["Ulm", "Jena", ""][usize::from(i % 10 == 3) * 2 + (i % 2) * usize::from(i % 10 != 3)],
+            i * 7 % 13
+        ));
+    }
+    let here =
+        folder(&[("t.csv", &rows), ("new.csv", "a,same,town\n3,5,Rome\n4,5,Ulm\n"), ("short.csv", "a,town\n3,Ulm\n")]);
+    let at = here.path();
+    for missing in ["drop", "mean"] {
+        let fit = [
+            "fit",
+            "t.csv",
+            "--target",
+            "y",
+            "--model",
+            "linear",
+            "--missing",
+            missing,
+            "--standardize",
+            "--l2",
+            "0.01,1",
+            "-o",
+            missing,
+        ];
+        insta::assert_snapshot!(format!("missing_{missing}"), transcript(at, &fit));
+    }
+    // Predictions have all their digits, the last of which differ between machines.
+    let predicted = transcript(at, &["predict", "mean", "new.csv"]);
+    let (numbers, warning) = predicted.split_once("--- stderr").unwrap();
+    assert_eq!(numbers.lines().filter(|line| line.parse::<f64>().is_ok()).count(), 2, "{numbers}");
+    insta::assert_snapshot!("predict_unseen", warning);
+    insta::assert_snapshot!("predict_missing_column", transcript(at, &["predict", "mean", "short.csv"]));
+}
+
+#[test]
+fn an_interrupted_or_failed_write_leaves_no_file() {
+    // A full disk: /dev/full refuses every write; a folder without permission is covered by the folder check.
+    let here = folder(&[("houses.csv", &houses())]);
+    let link: PathBuf = here.path().join("full");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("/dev/full", &link).unwrap();
+    let fit = ["fit", "houses.csv", "--target", "price", "--json"];
+    let output = std::process::Command::new(assert_cmd::cargo::cargo_bin("afterfit"))
+        .args(fit)
+        .current_dir(here.path())
+        .stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "stdout on a full disk is an error");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("error: "));
+}
+
+#[test]
+fn demo_runs_and_replaces_only_its_own_files() {
+    let here = folder(&[]);
+    let mine = here.path().join("afterfit-demo");
+    std::fs::create_dir(&mine).unwrap();
+    std::fs::write(mine.join("notes.txt"), "keep me").unwrap();
+    for _ in 0..2 {
+        let output = afterfit().current_dir(here.path()).arg("demo").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for part in ["best λ", "validation loss", "retrained", "cosine", "notes"].iter().take(4) {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert_eq!(entries(&mine), ["digits.safetensors", "notes.txt", "report.html"]);
+    }
+    assert_eq!(std::fs::read_to_string(mine.join("notes.txt")).unwrap(), "keep me");
+}
+
+#[test]
+fn data_get_says_what_is_missing() {
+    let here = folder(&[]);
+    let output = afterfit()
+        .args(["data", "get", "mnist"])
+        .env("AFTERFIT_DATA", here.path().join("cache"))
+        .env("PATH", here.path())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("error: npm could not be started") && message.contains("hint: "), "{message}");
+    assert_eq!(entries(&here.path().join("cache")), Vec::<String>::new(), "nothing half-written");
+}
