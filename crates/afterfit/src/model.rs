@@ -50,6 +50,8 @@ pub struct About {
     pub model: Kind,
     /// λ.
     pub l2: f64,
+    /// Whether the run was long enough for this λ; if not, the model is early-stopped.
+    pub resolved: bool,
     /// Features in.
     pub features: usize,
     /// Outputs.
@@ -74,6 +76,7 @@ impl About {
             afterfit: env!("CARGO_PKG_VERSION").into(),
             model,
             l2,
+            resolved: true,
             features,
             outputs,
             classes: None,

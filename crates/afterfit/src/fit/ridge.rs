@@ -5,6 +5,8 @@
 //! the problem. (At step K the regularized iterate has `(1 − γ(e+λ))^K` of its way to go along an eigenvector e, and
 //! `γ(e+λ) = (e+λ)/(e+λ+λ_min) ≥ ½`.)
 
+use std::time::Instant;
+
 use crate::average::averages;
 use crate::error::{Result, require, require_l2};
 use crate::objective::{Quadratic, curvature};
@@ -39,6 +41,8 @@ pub struct RidgePath {
     pub rate: f64,
     /// The optimizer used.
     pub recurrence: Recurrence,
+    /// Seconds spent on the eigendecomposition, and on the run with its averages.
+    pub seconds: [f64; 2],
 }
 
 /// Most steps a run takes unasked.
@@ -52,7 +56,9 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
     l2.iter().try_for_each(|&l2| require_l2(l2))?;
     require(!l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
     let smallest = l2.iter().copied().fold(f64::INFINITY, f64::min);
+    let start = Instant::now();
     let eigen = quadratic.diagonalize()?;
+    let decomposed = start.elapsed().as_secs_f64();
     // Rounding leaves −1e-17 for a zero eigenvalue of a positive semidefinite matrix.
     let eigenvalues: Vec<f64> = eigen.eigenvalues.iter().map(|e| e.max(0.0)).collect();
     let recurrence = run.recurrence.unwrap_or(Recurrence::Coordinatewise);
@@ -98,7 +104,8 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
     });
     let points = points.collect();
     let weights = averaged.iter().map(|averaged| eigen.restore(&averaged.weights)).collect();
-    Ok(RidgePath { points, weights, steps, rate, recurrence: method.recurrence() })
+    let seconds = [decomposed, start.elapsed().as_secs_f64() - decomposed];
+    Ok(RidgePath { points, weights, steps, rate, recurrence: method.recurrence(), seconds })
 }
 
 /// `max_i |1 − γ_i(e_i+λ)|^K` with `γ_i = ηf_i/(1+ληf_i)`.

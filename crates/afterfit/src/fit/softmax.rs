@@ -3,6 +3,8 @@
 //! Scores are linear in the weights, so each set of rows is multiplied once with the dial's nodes and the last iterate;
 //! the scores at any λ are then combinations of those.
 
+use std::time::Instant;
+
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
 use rayon::prelude::*;
@@ -56,6 +58,8 @@ pub struct SoftmaxPath {
     pub batch: usize,
     /// Rows that the rescale was fitted on.
     pub rescale_rows: usize,
+    /// Seconds spent on the run under its dial, and on the averages of every λ.
+    pub seconds: [f64; 2],
     basis: Basis,
     rescaled: Vec<Vec<f64>>,
 }
@@ -87,6 +91,7 @@ const CHUNK: usize = 256;
 pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun) -> Result<SoftmaxPath> {
     l2.iter().try_for_each(|&l2| require_l2(l2))?;
     require(!l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
+    let start = Instant::now();
     let n = objective.rows();
     let batch = match run.batch {
         Some(0) => n,
@@ -114,6 +119,7 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
         None => dial.finish(iterate.weights),
     })?;
 
+    let trained = start.elapsed().as_secs_f64();
     let scheme = Scheme::new(dial.info())?;
     let basis = Basis::new(&mut dial, &scheme, l2, objective.shape())?;
     let rescale_rows = n.min(RESCALE_ROWS);
@@ -124,7 +130,8 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
         Ok(Point { l2, unfinished, resolved: unfinished <= RESOLVED_APPROXIMATION, degrees: None, scale })
     });
     let points: Result<Vec<Point>> = points.collect();
-    Ok(SoftmaxPath { points: points?, dial, steps, rate, batch, rescale_rows, basis, rescaled })
+    let seconds = [trained, start.elapsed().as_secs_f64() - trained];
+    Ok(SoftmaxPath { points: points?, dial, steps, rate, batch, rescale_rows, seconds, basis, rescaled })
 }
 
 /// β of the first few thousand rows: they are a random sample, and half of 1/β leaves room for its error.

@@ -84,7 +84,8 @@ impl Problem<'_> {
             let total: Vec<f64> = settings.l2.iter().map(|l2| l2 * n as f64).collect();
             let mut path = ridge(&problem.functional()?, &total, &settings.ridge)?;
             path.points.iter_mut().zip(&settings.l2).for_each(|(point, &l2)| point.l2 = l2);
-            seconds.train += start.elapsed().as_secs_f64();
+            seconds.train += start.elapsed().as_secs_f64() - path.seconds[1];
+            seconds.average += path.seconds[1];
             let start = Instant::now();
             if let Some((table, numbers)) = &judge {
                 let cross = kernel.matrix(table, &support)?;

@@ -65,9 +65,10 @@ impl Problem<'_> {
             let no_bias = vec![0.0; targets.outputs];
             let bias = |weights: &Vec<f64>| if settings.bias { training.intercept(weights) } else { no_bias.clone() };
             let biases = path.weights.iter().map(bias).collect();
+            seconds.average += path.seconds[1];
             paths.push((path, biases));
         }
-        seconds.train = start.elapsed().as_secs_f64();
+        seconds.train = start.elapsed().as_secs_f64() - seconds.average;
 
         let start = Instant::now();
         let strengths = settings.l2.len();

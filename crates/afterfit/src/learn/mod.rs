@@ -221,6 +221,7 @@ fn learn_typed<T: Element>(mut x: Features<T>, target: &Target, settings: &Setti
         ModelChoice::Softmax => problem.softmax(x, other)?,
         ModelChoice::Kernel(kernel) => problem.kernel(&x, other, kernel)?,
     };
+    learned.model.about.resolved = learned.rows[learned.best].resolved;
     let unresolved = learned.rows.iter().filter(|row| !row.resolved).count();
     if unresolved > 0 {
         let strongest = learned.rows.iter().filter(|row| !row.resolved).map(|row| row.l2).fold(0.0, f64::max);

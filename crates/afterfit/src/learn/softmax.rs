@@ -27,9 +27,9 @@ impl Problem<'_> {
         let objective = |(table, labels): (Features<T>, Vec<u32>)| Softmax::new(table, labels, k, 0.0, settings.bias);
         let mut seconds = Seconds::default();
         let mut timed = |objective: &Softmax<T>| -> Result<SoftmaxPath> {
-            let start = Instant::now();
             let path = softmax(objective, &settings.l2, &run)?;
-            seconds.train += start.elapsed().as_secs_f64();
+            seconds.train += path.seconds[0];
+            seconds.average += path.seconds[1];
             Ok(path)
         };
         // Every fold is one run; the last run is the one kept.
@@ -85,9 +85,7 @@ impl Problem<'_> {
         let one_se = one_standard_error(&settings.l2, &means, chosen, error);
         seconds.select = start.elapsed().as_secs_f64();
 
-        let start = Instant::now();
         let mut models: Vec<Vec<f64>> = (0..strengths).map(|at| path.weights(at)).collect();
-        seconds.average = start.elapsed().as_secs_f64();
         let polished = self.polish(&training, &mut models, chosen)?;
         let rows = (0..strengths).map(|at| {
             let accuracy = judged.iter().map(|run| run.accuracy[at]).sum::<f64>() / judged.len() as f64;

@@ -6,6 +6,7 @@ mod bracket;
 mod common;
 mod deviation;
 mod dial;
+mod fit;
 mod gradients;
 mod identities;
 mod rescale;
