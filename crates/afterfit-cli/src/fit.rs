@@ -213,7 +213,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     let start = Instant::now();
-    let table = prepare(args)?;
+    let table = output::working("reading", args.quiet, || prepare(args))?;
     let read_seconds = start.elapsed().as_secs_f64();
     let [rows, columns] = table.features.shape();
     say(&format!("read {} rows × {columns} features from {} in {:.2} s", rows, args.data.display(), read_seconds));
@@ -226,7 +226,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ));
     }
     let settings = settings(args, model, &table)?;
-    let mut learned = learn(table.features, &table.target, &settings).map_err(explain)?;
+    let mut learned =
+        output::working("training", args.quiet, || learn(table.features, &table.target, &settings)).map_err(explain)?;
     learned.seconds.read = read_seconds;
     learned.model.about.target.clone_from(&table.target_name);
     learned.model.about.recipe = table.recipe;

@@ -105,3 +105,18 @@ pub(crate) fn write_file(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     temporary.persist(file).map_err(|error| error.error).with_context(name)?;
     Ok(())
 }
+
+/// Shows that long work goes on, and for how long already; nothing when stderr is not a terminal.
+pub(crate) fn working<T>(what: &str, quiet: bool, work: impl FnOnce() -> T) -> T {
+    if quiet {
+        return work();
+    }
+    let spinner = indicatif::ProgressBar::new_spinner();
+    let style = indicatif::ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+    spinner.set_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_spinner()));
+    spinner.set_message(what.to_owned());
+    spinner.enable_steady_tick(std::time::Duration::from_millis(120));
+    let result = work();
+    spinner.finish_and_clear();
+    result
+}

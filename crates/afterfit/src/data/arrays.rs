@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
+use npyz::npz::{array_name_from_file_name, file_name_from_array_name};
 use npyz::{DType, NpyFile, Order, TypeChar};
 
 use super::{Matrix, ReadError, Source, Target, malformed};
@@ -141,9 +142,11 @@ pub(super) fn npy(path: &Path, target: Option<&str>) -> Result<Source, ReadError
 
 /// Features from the array `x`, `X`, `features` or `data` (or the only one left), the target from the array named.
 pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, ReadError> {
-    let explain = |error: std::io::Error| malformed(path, format!("not a readable npz file: {error}"));
-    let mut archive = npyz::npz::NpzArchive::open(path).map_err(explain)?;
-    let names: Vec<String> = archive.array_names().map(str::to_owned).collect();
+    let explain = |error: zip::result::ZipError| malformed(path, format!("not a readable npz file: {error}"));
+    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+    let mut archive = zip::ZipArchive::new(std::io::BufReader::new(file)).map_err(explain)?;
+    let names: Vec<String> =
+        archive.file_names().flatten().filter_map(|name| array_name_from_file_name(&name).map(str::to_owned)).collect();
     let known = || names.join(", ");
     let wanted = ["y", "Y", "target", "labels", "label", "y_train"];
     let label = match target {
@@ -161,14 +164,14 @@ pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, ReadError
     let features =
         features.ok_or_else(|| malformed(path, format!("none of its arrays is clearly the features: {}", known())))?;
     let mut take = |name: &str| -> Result<Array, ReadError> {
-        let entry = archive.by_name(name).map_err(explain)?;
-        let entry = entry.ok_or_else(|| malformed(path, format!("array {name} is missing")))?;
+        let mut entry = archive.by_name(&file_name_from_array_name(name)).map_err(explain)?;
+        let unreadable = |error: std::io::Error| malformed(path, format!("array {name}: {error}"));
+        let header = npyz::NpyHeader::from_reader(&mut entry).map_err(unreadable)?;
         // Unpacked into memory first, and no further than the header claims: a packed array could go on for ever.
-        let header = entry.header().clone();
         let claimed = header.shape().iter().try_fold(16_u64, |bytes, &length| bytes.checked_mul(length));
-        let mut bytes = Vec::new();
         let claimed = claimed.unwrap_or(MOST_BYTES).min(MOST_BYTES);
-        entry.into_inner().take(claimed).read_to_end(&mut bytes).map_err(explain)?;
+        let mut bytes = Vec::new();
+        entry.take(claimed).read_to_end(&mut bytes).map_err(unreadable)?;
         let length = bytes.len() as u64;
         array(path, &format!("array {name}"), NpyFile::with_header(header, bytes.as_slice()), length)
     };
