@@ -80,7 +80,49 @@ def every_optimizer_gives_the_same_ridge(folder):
         sk = Ridge(alpha=len(x) * out["best_l2"], solver="svd").fit(x, y)
         close(load_file(folder / "m.safetensors")["weight"][0], sk.coef_, 1e-5)
     out = fit(folder, "train.csv", "--target", "y", "--l2", "1e-7,0.1", "--optimizer", "sgd", "--steps", 50)
-    assert [row["resolved"] for row in out["path"]] == [False, False] or not out["path"][0]["resolved"]
+    assert not out["path"][0]["resolved"]
+
+
+def large_means_and_scales(folder):
+    """Means far from 0, columns of very different sizes, duplicates: still Ridge, at every λ that a double can hold."""
+    x, y = regression(300, 6)
+    x /= x.std(axis=0)
+    for name, table, target in [
+        ("target 1e8", x, y + 1e8),
+        ("features 1e6", x + 1e6, y),
+        ("duplicate column", np.c_[x, x[:, 0]], y),
+        ("collinear at 1e6", np.c_[x, x[:, 0] + x[:, 1]] * 1e6, y),
+    ]:
+        csv(folder / "train.csv", table, target)
+        out = fit(folder, "train.csv", "--target", "y", "--cv", 3, "--l2", "1e-3,1e-1", "-o", "m.safetensors", "--force")
+        model = load_file(folder / "m.safetensors")
+        sk = Ridge(alpha=len(x) * out["best_l2"], solver="svd").fit(table, target)
+        close(table @ model["weight"][0] + model["bias"] - target.mean(), sk.predict(table) - target.mean(), 1e-6)
+        loss = 0.5 * np.mean((sk.predict(table) - target) ** 2)
+        row = next(row for row in out["path"] if row["l2"] == out["best_l2"])
+        assert abs(row["train_loss"] / loss - 1) < 1e-6, (name, row["train_loss"], loss)
+
+
+def texts_stay_texts(folder):
+    """A row predicts the same whatever else is in the file: `01234` is a text if the model was fitted so."""
+    rows = ["zip,y"] + [f"{z},{i % 7 + v}" for i in range(30) for z, v in [("01234", 100.5), ("A1", 5.5), ("1.50", 50.5)]]
+    (folder / "t.csv").write_text("\n".join(rows) + "\n")
+    fit(folder, "t.csv", "--target", "y", "--model", "linear", "--l2", "1e-3,1e-2", "-o", "m.safetensors")
+    (folder / "both.csv").write_text("zip\n01234\nA1\n")
+    (folder / "one.csv").write_text("zip\n01234\n")
+    both, one = (run(folder, "predict", "m.safetensors", name).split()[1] for name in ["both.csv", "one.csv"])
+    assert both == one, (both, one)
+
+
+def polished_rows_are_the_polished_models(folder):
+    x, y = classes()
+    csv(folder / "t.csv", x[:200], [f"class {c}" for c in y[:200]])
+    csv(folder / "v.csv", x[200:], [f"class {c}" for c in y[200:]])
+    out = fit(folder, "t.csv", "--target", "y", "--test", "v.csv", "--l2", "0.003,0.03", "--polish", "all")
+    for row in out["path"]:
+        sk = LogisticRegression(C=1 / (200 * row["l2"]), tol=1e-10, max_iter=10000).fit(x[:200], y[:200])
+        loss = -np.mean(np.log(sk.predict_proba(x[200:])[np.arange(100), y[200:]]))
+        assert row["polished"] and abs(row["validation_loss"] - loss) < 1e-6, (row, loss)
 
 
 def standardized_ridge(folder):
@@ -123,7 +165,7 @@ def polished_softmax_equals_scikit_learn(folder):
 
 
 def averaged_softmax_is_near(folder):
-    """Without polishing: log-loss within 15 % and accuracy within two points, rescaled."""
+    """Without polishing: log-loss within 2 % and accuracy within three points, rescaled."""
     x, y = classes(2000, 8, 4)
     csv(folder / "train.csv", x[:1500], y[:1500])
     csv(folder / "test.csv", x[1500:], y[1500:])
@@ -131,8 +173,8 @@ def averaged_softmax_is_near(folder):
     for row in out["path"]:
         sk = LogisticRegression(C=1 / (1500 * row["l2"]), tol=1e-10, max_iter=10000).fit(x[:1500], y[:1500])
         loss = -np.mean(np.log(sk.predict_proba(x[1500:])[np.arange(500), y[1500:]]))
-        assert abs(row["validation_loss"] - loss) < 0.15 * loss, (row["l2"], row["validation_loss"], loss)
-        assert abs(row["validation_accuracy"] - sk.score(x[1500:], y[1500:])) < 0.02
+        assert abs(row["validation_loss"] - loss) < 0.02 * loss, (row["l2"], row["validation_loss"], loss)
+        assert abs(row["validation_accuracy"] - sk.score(x[1500:], y[1500:])) < 0.03
 
 
 def kernel_ridge_equals_scikit_learn(folder):
@@ -163,7 +205,7 @@ def formats_agree(folder):
     csv(folder / "t.csv", scaled.astype(float), y)
     pq.write_table(pa.table({**{f"x{j}": scaled[:, j].astype(float) for j in range(6)}, "y": y.astype(np.int64)}), folder / "t.parquet")
     np.savez_compressed(folder / "t.npz", x=scaled.astype(float), y=y)
-    np.save(folder / "t.npy", np.asfortranarray(scaled.astype(float)))
+    np.save(folder / "t.npy", np.asfortranarray(scaled.astype(float).reshape(120, 2, 3)))
     np.save(folder / "y.npy", y)
     lines = [f"{t} " + " ".join(f"{j + 1}:{float(v)!r}" for j, v in enumerate(row) if v) for row, t in zip(scaled, y)]
     (folder / "t.libsvm").write_text("\n".join(lines) + "\n")
@@ -204,6 +246,9 @@ def models_load_elsewhere(folder):
 CHECKS = [
     ridge_path_equals_scikit_learn,
     every_optimizer_gives_the_same_ridge,
+    large_means_and_scales,
+    texts_stay_texts,
+    polished_rows_are_the_polished_models,
     standardized_ridge,
     validation_and_degrees,
     polished_softmax_equals_scikit_learn,

@@ -39,8 +39,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         validation: Validation::Share(0.2),
         bias: true,
         standardize: false,
-        ridge: RidgeRun { recurrence: None, rate: None, steps: None },
-        softmax: SoftmaxRun { steps: Some(28_000), batch: Some(64), ..SoftmaxRun::default() },
+        ridge: RidgeRun::default(),
+        classes: true,
+        softmax: SoftmaxRun { steps: Some(12_000), ..SoftmaxRun::default() },
         seed: 0,
         polish: Polish::Off,
     };

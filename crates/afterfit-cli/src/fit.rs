@@ -70,6 +70,12 @@ enum ModelName {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TargetKind {
+    Classes,
+    Number,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum KernelName {
     Linear,
     Rbf,
@@ -90,6 +96,9 @@ pub(crate) struct Args {
     /// What to predict: a column (csv, parquet), an array (npz) or a file (npy, IDX). libsvm brings its own.
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
+    /// Whether the target is classes or a number, if the guess is wrong.
+    #[arg(long, value_enum, value_name = "KIND")]
+    target_as: Option<TargetKind>,
     /// Columns to leave out, separated by commas.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     drop: Vec<String>,
@@ -111,6 +120,9 @@ pub(crate) struct Args {
     /// Judge on this table instead.
     #[arg(long, value_name = "FILE")]
     test: Option<PathBuf>,
+    /// The test table's target, where that is a file of its own (npy, IDX).
+    #[arg(long, value_name = "FILE", requires = "test")]
+    test_target: Option<String>,
     /// The optimizer (default: preconditioned descent for linear and kernel, nesterov for softmax).
     #[arg(long, value_enum)]
     optimizer: Option<Optimizer>,
@@ -123,10 +135,10 @@ pub(crate) struct Args {
     /// Rate η (default: from the largest curvature).
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
-    /// Steps (default: linear and kernel as many as the smallest λ needs, softmax 30 epochs and at least 2000 steps).
+    /// Steps (default: linear and kernel as many as the smallest λ needs, softmax 30 epochs and at least 3000 steps).
     #[arg(long, value_name = "K")]
     steps: Option<u64>,
-    /// Rows a step of softmax; 0 takes all (default: up to 500).
+    /// Rows a step of softmax; 0 takes all (default: all of up to 4096 rows, else 500).
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// The same seed gives the same split, batches and model.
@@ -204,9 +216,9 @@ struct Output<'a> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    for file in [&args.output, &args.report, &args.dial].into_iter().flatten() {
-        output::require_writable(file, args.force)?;
-    }
+    let outputs: Vec<&PathBuf> = [&args.output, &args.report, &args.dial].into_iter().flatten().collect();
+    let inputs: Vec<&PathBuf> = std::iter::once(&args.data).chain(&args.test).collect();
+    output::require_outputs(&outputs, &inputs, args.force)?;
     let say = |text: &str| {
         if !args.quiet {
             eprintln!("{text}");
@@ -218,6 +230,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let [rows, columns] = table.features.shape();
     say(&format!("read {} rows × {columns} features from {} in {:.2} s", rows, args.data.display(), read_seconds));
     let (model, name, why) = choose_model(args, &table)?;
+    refuse_pointless(args, model)?;
     say(&format!("model: {name} ({why})"));
     if args.dial.is_some() && model != ModelChoice::Softmax {
         return Err(Advice::error(
@@ -304,7 +317,7 @@ pub(crate) fn explain(error: afterfit::Error) -> anyhow::Error {
             format!("the target has only {classes} class: nothing can be told apart"),
             "check --target; for a number use --model linear",
         ),
-        afterfit::Error::Optimizer(OptimizerError::Diverged { safe, .. }) => {
+        afterfit::Error::Optimizer(OptimizerError::Diverged { safe, .. } | OptimizerError::Worse { safe, .. }) => {
             Advice::error(error.to_string(), format!("try --rate {} or leave --rate out", short(*safe)))
         }
         afterfit::Error::Read(inner) => advise(inner).unwrap_or_else(|| error.into()),
@@ -324,23 +337,29 @@ fn advise(error: &ReadError) -> Option<anyhow::Error> {
                 format!("it looks like an identifier: leave it out with --drop {column}"),
             ));
         }
+        ReadError::MostlyNumbers { column, .. } => {
+            let hint = format!(
+                "mend them, leave the field empty (see --missing), or leave the column out with --drop {column}"
+            );
+            return Some(Advice::error(error.to_string(), hint));
+        }
         ReadError::UnknownFormat { .. } => "name it with --format csv|parquet|npy|npz|libsvm|idx",
         _ => return None,
     };
     Some(Advice::error(error.to_string(), hint))
 }
 
-fn read_source(path: &Path, format: Option<FormatName>, target: Option<&str>) -> Result<Source> {
+fn read_source(path: &Path, format: Option<FormatName>, target: Option<&str>, texts: &[&str]) -> Result<Source> {
     let found = match format {
         Some(name) => Ok(name.into()),
         None => Format::of(path),
     };
-    let source = found.and_then(|format| read(path, format, target));
+    let source = found.and_then(|format| read(path, format, target, texts));
     source.map_err(|error| advise(&error).unwrap_or_else(|| error.into()))
 }
 
 fn prepare(args: &Args) -> Result<Prepared> {
-    let source = read_source(&args.data, args.format, args.target.as_deref())?;
+    let source = read_source(&args.data, args.format, args.target.as_deref(), &[])?;
     match source {
         Source::Arrays { features, target, image } => {
             if !args.drop.is_empty() {
@@ -387,6 +406,8 @@ fn choose_model(args: &Args, table: &Prepared) -> Result<(ModelChoice, &'static 
     let text = matches!(table.target, Target::Text(_));
     let (name, why) = match args.model {
         Some(name) => (name, "as asked"),
+        None if args.target_as == Some(TargetKind::Number) => (ModelName::Linear, "the target is taken as a number"),
+        None if args.target_as == Some(TargetKind::Classes) => (ModelName::Softmax, "the target is taken as classes"),
         None if text => (ModelName::Softmax, "guessed: the target holds texts"),
         None if classes => (
             ModelName::Softmax,
@@ -421,22 +442,54 @@ fn choose_model(args: &Args, table: &Prepared) -> Result<(ModelChoice, &'static 
                 KernelName::Polynomial => Kernel::Polynomial { gamma, offset: args.offset, degree: args.degree },
                 KernelName::Laplacian => Kernel::Laplacian { gamma },
             };
+            let why = match treat_as_classes(args, table) {
+                true => "as asked; the target is taken as classes (--target-as number otherwise)",
+                false => "as asked; the target is taken as a number (--target-as classes otherwise)",
+            };
             (ModelChoice::Kernel(kernel), "kernel", why)
         }
     })
 }
 
+/// An option that would be ignored is a misunderstanding worth an error.
+fn refuse_pointless(args: &Args, model: ModelChoice) -> Result<()> {
+    let softmax = model == ModelChoice::Softmax;
+    let kernel = matches!(model, ModelChoice::Kernel(_));
+    let paper = args.optimizer == Some(Optimizer::NesterovPaper);
+    let pointless = [
+        ("--batch", args.batch.is_some() && !softmax, "--model softmax"),
+        ("--no-rescale", args.no_rescale && !softmax, "--model softmax"),
+        ("--gamma", args.gamma.is_some() && !kernel, "--model kernel"),
+        ("--alpha", args.alpha.is_some() && !paper, "--optimizer nesterov-paper"),
+    ];
+    match pointless.iter().find(|(_, given, _)| *given) {
+        Some((option, _, goes_with)) => {
+            Err(Advice::error(format!("{option} has no meaning here"), format!("it goes with {goes_with}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a linear or kernel model takes the target as classes.
+fn treat_as_classes(args: &Args, table: &Prepared) -> bool {
+    match args.target_as {
+        Some(kind) => kind == TargetKind::Classes,
+        None => match args.model {
+            Some(ModelName::Kernel) => table.target.looks_like_classes(),
+            _ => matches!(table.target, Target::Text(_)),
+        },
+    }
+}
+
 fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Settings> {
     let validation = match (&args.test, args.cv) {
         (Some(file), _) => {
-            let (matrix, target) = read_like(
-                file,
-                args.format,
-                args.target.as_deref(),
-                table.recipe.as_ref(),
-                table.target_name.as_deref(),
-                args.quiet,
-            )?;
+            // An npz array goes by the same name in both; an IDX or npy target names the training table's own file.
+            let by_name = matches!(args.format.map(Format::from).or(Format::of(file).ok()), Some(Format::Npz));
+            let named = args.test_target.as_deref().or(args.target.as_deref().filter(|_| by_name));
+            let (name, text_target) = (table.target_name.as_deref(), matches!(table.target, Target::Text(_)));
+            let (matrix, target) =
+                read_like(file, args.format, named, table.recipe.as_ref(), name, text_target, args.quiet)?;
             let target = target.ok_or_else(|| {
                 Advice::error(
                     format!("{}: no target to judge by", file.display()),
@@ -479,7 +532,8 @@ fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Setting
         validation,
         bias: args.bias,
         standardize: args.standardize,
-        ridge: RidgeRun { recurrence: ridge, rate: args.rate, steps: args.steps },
+        ridge: RidgeRun { recurrence: ridge, rate: args.rate, steps: args.steps, ..RidgeRun::default() },
+        classes: treat_as_classes(args, table),
         softmax: SoftmaxRun {
             method,
             rate: args.rate,
@@ -504,11 +558,12 @@ pub(crate) fn read_like(
     target: Option<&str>,
     recipe: Option<&Recipe>,
     target_name: Option<&str>,
+    text_target: bool,
     quiet: bool,
 ) -> Result<(Matrix, Option<Target>)> {
-    // An IDX or npy target names a file that goes with the training table, not with this one.
-    let by_name = matches!(format.map(Format::from).or(Format::of(path).ok()), Some(Format::Npz));
-    let source = read_source(path, format, if by_name { target } else { None })?;
+    let mut texts = recipe.map(Recipe::texts).unwrap_or_default();
+    texts.extend(target_name.filter(|_| text_target));
+    let source = read_source(path, format, target, &texts)?;
     match (source, recipe) {
         (Source::Arrays { features, target, .. }, None) => Ok((features, target)),
         (Source::Arrays { .. }, Some(_)) => Err(Advice::error(

@@ -25,18 +25,22 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "afterfit", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
-    /// Threads to use for everything (default: one per core).
+    /// Threads to use for everything (0, the default: one per core).
     #[arg(long, global = true, value_name = "N")]
     threads: Option<usize>,
     #[command(subcommand)]
     command: Command,
 }
 
+/// More than any machine this runs on has use for.
+const MOST_THREADS: usize = 512;
+
 #[derive(Subcommand)]
 enum Command {
     /// Handwritten digits, one training run, every strength: see what this does.
     Demo(demo::Args),
     /// Fit a model to a table: one training run, every strength λ, the best one chosen.
+    #[command(allow_negative_numbers = true)]
     Fit(Box<fit::Args>),
     /// Predict with a saved model.
     Predict(predict::Args),
@@ -46,11 +50,13 @@ enum Command {
     #[command(subcommand)]
     Data(data::Command),
     /// The weight each iterate gets for a strength λ.
+    #[command(allow_negative_numbers = true)]
     Weights(weights::Args),
     /// What the theorems promise: deviation bounds, brackets, continuous-time flows.
-    #[command(subcommand)]
+    #[command(subcommand, allow_negative_numbers = true)]
     Theory(theory::Command),
     /// Nodes, memory and certified error of a dial, before training.
+    #[command(allow_negative_numbers = true)]
     Plan(plan::Args),
 }
 
@@ -68,6 +74,10 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     if let Some(threads) = cli.threads {
+        if threads > MOST_THREADS {
+            let message = format!("--threads {threads} is more than the {MOST_THREADS} this starts");
+            return Err(output::Advice::error(message, "leave it out for one per core"));
+        }
         afterfit::set_threads(threads)?;
     }
     match cli.command {

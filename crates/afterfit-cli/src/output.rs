@@ -1,7 +1,7 @@
 //! How results and errors reach a person or a program.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -72,17 +72,42 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
-/// Refuses a file that exists (unless forced) or whose folder does not, before any work is done.
-pub(crate) fn require_writable(file: &Path, force: bool) -> anyhow::Result<()> {
-    if file.is_dir() {
-        return Err(Advice::error(format!("{} is a folder", file.display()), "name a file"));
-    }
-    if file.exists() && !force {
-        return Err(Advice::error(format!("{} exists already", file.display()), "use --force to replace it"));
-    }
-    let folder = folder_of(file);
-    if !folder.is_dir() {
-        return Err(Advice::error(format!("there is no folder {}", folder.display()), "make it first"));
+/// Refuses, before any work is done, output files that exist (unless forced), that are inputs or each other, that are
+/// not plain files, or whose folder does not exist.
+pub(crate) fn require_outputs(files: &[&PathBuf], inputs: &[&PathBuf], force: bool) -> anyhow::Result<()> {
+    for (place, file) in files.iter().enumerate() {
+        let name = file.display();
+        if file.as_os_str() == "-" {
+            return Err(Advice::error("`-` is not a file", "results go to stdout when no file is named"));
+        }
+        if files[..place].contains(file) {
+            return Err(Advice::error(format!("{name} is named twice"), "give each output a file of its own"));
+        }
+        let same = |other: &&&PathBuf| match (file.canonicalize(), other.canonicalize()) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => false,
+        };
+        if let Some(input) = inputs.iter().find(same) {
+            return Err(Advice::error(
+                format!("{name} is an input, too"),
+                format!("{} would be lost", input.display()),
+            ));
+        }
+        if file.is_dir() {
+            return Err(Advice::error(format!("{name} is a folder"), "name a file"));
+        }
+        if let Ok(details) = file.symlink_metadata() {
+            if !details.is_file() {
+                return Err(Advice::error(format!("{name} is not a plain file"), "name another"));
+            }
+            if !force {
+                return Err(Advice::error(format!("{name} exists already"), "use --force to replace it"));
+            }
+        }
+        let folder = folder_of(file);
+        if !folder.is_dir() {
+            return Err(Advice::error(format!("there is no folder {}", folder.display()), "make it first"));
+        }
     }
     Ok(())
 }

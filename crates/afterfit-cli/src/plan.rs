@@ -8,8 +8,8 @@ use crate::output::{Advice, json, short, text};
 use crate::recurrence;
 use crate::strengths::Strengths;
 
-/// Rates are kept as a list: a bound on its memory.
-const MOST_STEPS: u64 = 100_000_000;
+/// A plan looks at every step for every node and strength: a bound on its time.
+const MOST_STEPS: u64 = 1_000_000;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.steps > MOST_STEPS {
         return Err(Advice::error(
             format!("--steps {} is more than the {MOST_STEPS} this plans for", args.steps),
-            "the certificate no longer changes once the smallest strength has spent its mass",
+            "steps count only through rate × steps: plan with ten times the rate and a tenth of the steps",
         ));
     }
     let info = PathInfo {

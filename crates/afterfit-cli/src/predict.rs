@@ -46,13 +46,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if let Some(file) = &args.output {
-        output::require_writable(file, args.force)?;
-    }
+    let outputs: Vec<&PathBuf> = args.output.iter().collect();
+    output::require_outputs(&outputs, &[&args.data, &args.model], args.force)?;
     let model = Model::load(&args.model)?;
     let about = &model.about;
-    let (table, _) = read_like(&args.data, args.format, None, about.recipe.as_ref(), None, args.quiet)?;
+    let (table, _) = read_like(&args.data, args.format, None, about.recipe.as_ref(), None, false, args.quiet)?;
     let mut scores = model.scores(&table)?;
+    if let Some(at) = scores.iter().position(|score| !score.is_finite()) {
+        let row = at / about.outputs + 1;
+        return Err(output::Advice::error(format!("row {row}: the prediction overflows"), "its numbers are too large"));
+    }
     let outputs = about.outputs;
     let name = about.target.clone().unwrap_or_else(|| "prediction".into());
     let mut text = String::new();
@@ -98,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 let shown = if args.probabilities { row } else { &[] };
                 text.push_str(&match args.style {
                     Style::Csv => {
-                        let numbers: Vec<String> = shown.iter().map(|p| format!("{p:.6}")).collect();
+                        let numbers: Vec<String> = shown.iter().map(|p| p.to_string()).collect();
                         csv_line(std::iter::once(classes[class].as_str()).chain(numbers.iter().map(String::as_str)))
                     }
                     Style::Jsonl => {

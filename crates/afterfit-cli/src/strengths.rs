@@ -31,6 +31,7 @@ impl FromStr for Strengths {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let values = match text.split_once("..") {
+            Some((_, rest)) if rest.starts_with('.') => return Err("a range has two dots, like 1e-4..1e2".into()),
             Some((from, rest)) => {
                 let (to, count) = match rest.split_once(':') {
                     Some((to, count)) => {
@@ -91,9 +92,21 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in
-            ["", "x", "0", "-1", "1..", "1..0.1", "1e-3..1:1", "1e-3..1:x", "nan", "inf", "0..1", "1e-3..1:9999999"]
-        {
+        for text in [
+            "",
+            "x",
+            "0",
+            "-1",
+            "1..",
+            "1..0.1",
+            "1e-3..1:1",
+            "1e-3..1:x",
+            "nan",
+            "inf",
+            "0..1",
+            "1e-3..1:9999999",
+            "1e-5...1",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

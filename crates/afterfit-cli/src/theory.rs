@@ -12,10 +12,13 @@ use crate::recurrence::Optimizer;
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// How far one stochastic run's average may lie from its mean (Theorems 1–3, claim 3).
+    #[command(allow_negative_numbers = true)]
     Bound(Bound),
     /// The strengths between which the average of a non-quadratic loss lies (Theorem 4).
+    #[command(allow_negative_numbers = true)]
     Bracket(Bracket),
     /// Continuous time: the path, its regularized twin and the mass spent, on one eigenvalue (appendix A).
+    #[command(allow_negative_numbers = true)]
     Flow(Flow),
 }
 
@@ -189,7 +192,10 @@ fn flow(args: &Flow) -> Result<()> {
             flow::nesterov_mass(alpha, args.l2, args.time)?,
         ),
     };
-    let averaged = flow::averaged(path, regularized, mass);
+    let averaged = match args.alpha {
+        None => flow::gradient_averaged(args.eigenvalue, args.l2, args.time)?,
+        Some(alpha) => flow::nesterov_averaged(args.eigenvalue, alpha, args.l2, args.time)?,
+    };
     if args.json {
         return json(&object!({ "path": path, "regularized": regularized, "averaged": averaged, "mass": mass }));
     }

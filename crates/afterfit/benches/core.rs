@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use afterfit::average::{Bank, averages};
 use afterfit::dial::{Dial, Nodes};
-use afterfit::objective::{Dense, Features, LeastSquares, Objective, Rows, Softmax};
+use afterfit::objective::{Dense, Features, LeastSquares, Objective, Rows, Shift, Softmax};
 use afterfit::optimizer::{Method, Optimizer, RateSchedule};
 use afterfit::path::{Batches, LivePath, Path, Recording, StoredPath, record};
 use afterfit::scheme::{Answer, Stride, Weighting};
@@ -62,7 +62,14 @@ fn main() {
 /// A 16-node dial on softmax, batch 500: its share of a training step.
 fn dial_beside_gradient(softmax: &Softmax<f32>) {
     let optimizer = Optimizer::new(Method::Nesterov { momentum: 0.98 }, RateSchedule::Constant(0.02));
-    let mut path = LivePath::new(softmax, optimizer, Batches::Blocks { size: 500, seed: 1 }, 240, None).unwrap();
+    let mut path = LivePath::new(
+        softmax,
+        optimizer,
+        Batches::Blocks { size: 500, first_steps: 0, first_size: 500, seed: 1 },
+        240,
+        None,
+    )
+    .unwrap();
     let mut iterates: Vec<Vec<f64>> = Vec::new();
     path.for_each(&mut |iterate| {
         iterates.push(iterate.weights.to_vec());
@@ -219,7 +226,7 @@ fn gram_space(x: Features<f32>, labels: &[u32]) {
             black_box(averages(&mut path, &strengths, Answer::Regularized, Stride::Linear).unwrap());
         },
         &mut || {
-            black_box(x.gram(Rows::All, &ones));
+            black_box(x.gram(Rows::All, &ones, &Shift::none(&x, &ones)));
         },
     );
     row(

@@ -6,7 +6,9 @@ use rayon::prelude::*;
 
 use crate::error::{Result, require, require_l2};
 use crate::path::{Iterate, Path, PathError};
-use crate::scheme::{Answer, Decay, Recurrence, Scheme, Stride, Strided, Weighting, strided};
+use crate::scheme::{
+    Answer, Decay, Recurrence, Scheme, Standing, Status, Stride, Strided, Weighting, comparator_weights, strided,
+};
 
 /// A running λ-weighted average of a path. Memory: three vectors of the model's size.
 ///
@@ -170,12 +172,14 @@ pub struct Bank {
     center: Vec<f64>,
     /// `[tile][sum][coordinate in tile]`, the last tile padded with zeros.
     sums: Vec<f64>,
-    /// `[pending iterate][coordinate]`, each row padded to whole tiles. The row of the latest iterate outlives a flush.
+    /// `[pending iterate][coordinate]`, each row padded to whole tiles.
     pending: Vec<f64>,
+    /// The latest iterate, unless it is a pending one.
+    latest: Vec<f64>,
     /// `[sum][pending iterate]`, rows of [`BLOCK`].
     shares: Vec<f64>,
     filled: usize,
-    latest: usize,
+    latest_is_pending: bool,
     block: usize,
     reach: f64,
 }
@@ -186,58 +190,62 @@ impl Bank {
     pub fn new(center: &[f64], count: usize) -> Self {
         let padded = center.len().next_multiple_of(TILE);
         let block = (PENDING / padded.max(1)).clamp(8, BLOCK);
-        let mut bank = Self {
+        Self {
             count,
             center: center.to_vec(),
             sums: vec![0.0; padded * count],
             pending: vec![0.0; padded * block],
+            latest: center.to_vec(),
             shares: vec![0.0; count * BLOCK],
             filled: 0,
-            latest: 0,
+            latest_is_pending: false,
             block,
             reach: 0.0,
-        };
-        let _ = bank.set_latest(center);
-        bank
+        }
     }
 
     /// Adds `shares[j] · (weights − c)` to every sum j. Returns whether every weight is finite; if not, nothing is added.
     #[must_use]
     pub fn push(&mut self, weights: &[f64], shares: &[f64]) -> bool {
         assert_eq!(shares.len(), self.count, "an iterate has a share in every sum");
+        assert_eq!(weights.len(), self.center.len(), "an iterate has the width of its bank");
         if self.filled == self.block {
             self.flush();
         }
-        if !self.set_latest(weights) {
+        let row = &mut self.pending[self.filled * self.center.len().next_multiple_of(TILE)..][..weights.len()];
+        if !pulp::Arch::new().dispatch(Copy { from: weights, to: row }) {
+            // The row is not counted, so what it holds does not matter, and the latest iterate is never kept in it:
+            // a refused iterate leaves no trace. (A flush moves the latest iterate out of the rows.)
             return false;
         }
         for (row, &share) in self.shares.chunks_exact_mut(BLOCK).zip(shares) {
             row[self.filled] = share;
         }
         self.filled += 1;
+        self.latest_is_pending = true;
         true
     }
 
-    /// Makes `weights` the latest iterate without giving it a share. Returns whether every weight is finite.
+    /// Makes `weights` the latest iterate without giving it a share. Returns whether every weight is finite; if not,
+    /// nothing changes.
     #[must_use]
     pub fn set_latest(&mut self, weights: &[f64]) -> bool {
         assert_eq!(weights.len(), self.center.len(), "an iterate has the width of its bank");
-        if self.filled == self.block {
-            self.flush();
+        if weights.iter().any(|value| !value.is_finite()) {
+            return false;
         }
-        let padded = self.padded();
-        let row = &mut self.pending[self.filled * padded..][..weights.len()];
-        let finite = pulp::Arch::new().dispatch(Copy { from: weights, to: row });
-        if finite {
-            self.latest = self.filled;
-        }
-        finite
+        self.latest.copy_from_slice(weights);
+        self.latest_is_pending = false;
+        true
     }
 
     /// The latest iterate; the centre before the first.
     #[must_use]
     pub fn latest(&self) -> &[f64] {
-        &self.pending[self.latest * self.padded()..][..self.center.len()]
+        match self.latest_is_pending {
+            true => &self.pending[(self.filled - 1) * self.padded()..][..self.center.len()],
+            false => &self.latest,
+        }
     }
 
     /// Adds the pending iterates to the sums.
@@ -246,8 +254,13 @@ impl Bank {
         let filled = self.filled;
         let active: Vec<usize> =
             (0..self.count).filter(|j| self.shares[j * BLOCK..][..filled].iter().any(|&share| share != 0.0)).collect();
-        if active.is_empty() && filled == 0 {
+        if filled == 0 {
             return;
+        }
+        if self.latest_is_pending {
+            let row = (filled - 1) * self.padded();
+            self.latest.copy_from_slice(&self.pending[row..][..self.center.len()]);
+            self.latest_is_pending = false;
         }
         let arch = pulp::Arch::new();
         let (pending, center, padded, shares) = (&self.pending, &self.center, self.padded(), &self.shares);
@@ -424,6 +437,8 @@ fn add_rows<S: pulp::Simd, const N: usize>(
 pub struct Averaged {
     /// The averaged weights, in the path's own layout.
     pub weights: Vec<f64>,
+    /// Exact, approximation or heuristic, on this path as it was kept.
+    pub status: Status,
     /// For λ: the mass left at the end, `R_{K−1}`; 0 for a complete average.
     pub remaining: f64,
     /// For λ on a strided path: [`Scheme::first_gap`]; 0 otherwise.
@@ -443,20 +458,34 @@ pub fn averages(
     answer: Answer,
     stride: Stride,
 ) -> Result<Vec<Averaged>> {
+    if weightings.is_empty() {
+        return Ok(Vec::new());
+    }
     let scheme = Scheme::new(path.info())?;
     let kept = path.kept();
+    let every = kept.len() as u64 == path.info().steps() + 1;
     let center = path.center().to_vec();
     let mut shares = Vec::with_capacity(weightings.len());
     let mut averaged = Vec::with_capacity(weightings.len());
     for &weighting in weightings {
-        let full = scheme.weights(weighting, answer)?;
-        let Strided { weights, before, after } = strided(&full, &kept, stride)?;
-        let (remaining, first_gap) = match weighting {
-            Weighting::L2(l2) => (scheme.remaining(l2)?, scheme.first_gap(l2, &kept)?),
-            _ => (0.0, 0.0),
+        let mut status = scheme.status(weighting);
+        let (Strided { weights, before, after }, remaining, first_gap) = match weighting {
+            Weighting::L2(l2) => {
+                if !every && status.standing == Standing::Exact {
+                    let reason = "iterates between the kept ones are stood in for by their neighbours";
+                    status = Status { standing: Standing::Approximation, reason };
+                }
+                let full = scheme.weights(weighting, answer)?;
+                (strided(&full, &kept, stride)?, scheme.remaining(l2)?, scheme.first_gap(l2, &kept)?)
+            }
+            // The comparators count the iterates they are given, kept steps or checkpoints, not the steps between.
+            _ => {
+                let weights = comparator_weights(weighting, kept.len())?;
+                (Strided { weights, before: 0.0, after: 0.0 }, 0.0, 0.0)
+            }
         };
         shares.push(weights);
-        averaged.push(Averaged { weights: Vec::new(), remaining, first_gap, before, after });
+        averaged.push(Averaged { weights: Vec::new(), status, remaining, first_gap, before, after });
     }
     if path.info().recurrence == Recurrence::Coordinatewise {
         coordinate_averages(path, weightings, answer, &mut averaged)?;
@@ -527,7 +556,7 @@ impl Running {
         require_l2(l2)?;
         let (needed, kept) = (path.info().steps() + 1, path.kept().len() as u64);
         require(kept == needed, "number of kept iterates", kept as f64, format!("{needed}, every one"))?;
-        Ok(match &path.info().factors {
+        Ok(match path.info().factors.as_ref().filter(|_| path.info().recurrence == Recurrence::Coordinatewise) {
             Some(factors) => Self::Coordinate(CoordinateAverage::new(path.center(), l2, factors)),
             None => Self::Scalar { average: Average::new(path.center()), scheme, l2 },
         })

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::average::Bank;
 use crate::error::{OutOfRange, Result, require, require_l2, require_rate};
+use crate::optimizer::MOST_STEPS;
 use crate::scheme::{Answer, PathInfo, Recurrence, Scheme};
 use crate::store::{Reader, Writer};
 use crate::threads::par;
@@ -39,6 +40,12 @@ pub enum DialError {
         found: usize,
         /// The dial's.
         expected: usize,
+    },
+    /// Two tensors of one name.
+    #[error("two tensors are named \"{name}\"")]
+    DuplicatePart {
+        /// The name.
+        name: String,
     },
     /// NaN or infinity in an iterate.
     #[error("iterate {step} holds {value} at position {position}: every number must be finite")]
@@ -99,6 +106,7 @@ impl Nodes {
         require_l2(from)?;
         require_l2(to)?;
         require(from < to, "lower end of the l2 range", from, format!("below the upper end, {to}"))?;
+        require(to / from >= 1.0 + 1e-6, "width of the l2 range", to / from, "at least a factor 1.000001")?;
         require(
             (1..=MOST_NODES).contains(&count),
             "number of dial nodes",
@@ -234,7 +242,7 @@ pub fn plan(from: f64, to: f64, info: &PathInfo, weights: usize, tolerance: f64)
             too_few = middle;
         }
     }
-    Ok(Plan { nodes: enough, certificate, bytes: 8 * enough as u64 * weights as u64 })
+    Ok(Plan { nodes: enough, certificate, bytes: 8_u64.saturating_mul(enough as u64).saturating_mul(weights as u64) })
 }
 
 /// A node whose unspent mass is below this has its sum; later iterates would not change it by 1e-16·max|w−c|.
@@ -292,6 +300,11 @@ impl Dial {
         }
         let info = PathInfo { rates: Vec::new(), ..info.clone() };
         Scheme::new(&info)?;
+        let mut names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(DialError::DuplicatePart { name: pair[0].into() }.into());
+        }
         let expected = parts.iter().map(Part::len).sum();
         if center.len() != expected {
             return Err(DialError::Width { found: center.len(), expected }.into());
@@ -440,7 +453,7 @@ impl Dial {
             seen: self.seen,
             parts: self.parts.clone(),
         };
-        let groups = self.groups();
+        let groups = groups(self.nodes.l2.len());
         let mut tensors = vec![
             ("masses".to_owned(), vec![self.masses.len()]),
             ("rates".to_owned(), vec![rates.rates.len()]),
@@ -462,12 +475,6 @@ impl Dial {
         Ok(())
     }
 
-    /// `center`, `last`, `node-00`, `node-01`, …: each holds one copy of the model's tensors.
-    fn groups(&self) -> Vec<String> {
-        let nodes = (0..self.nodes.l2.len()).map(|j| format!("node-{j:02}"));
-        ["center".to_owned(), "last".to_owned()].into_iter().chain(nodes).collect()
-    }
-
     /// Reads a dial that [`save`](Self::save) wrote.
     pub fn load(file: &FilePath) -> Result<Self> {
         let mut reader = Reader::open(file)?;
@@ -481,6 +488,18 @@ impl Dial {
             .into());
         }
         let nodes = Nodes::new(header.from, header.to, header.nodes)?;
+        // Every tensor must be there, in its shape, before memory is set aside for it.
+        let groups = groups(header.nodes);
+        for part in &header.parts {
+            for group in &groups {
+                let name = format!("{group}/{}", part.name);
+                if reader.shape(&name)? != part.shape {
+                    return Err(reader
+                        .refuse(&name, format!("its shape is not the {:?} announced", part.shape))
+                        .into());
+                }
+            }
+        }
         let runs = reader.shape("rates")?.iter().product();
         let rates = Runs { rates: reader.read_all("rates", runs)?, counts: reader.read_all("rate_steps", runs)? };
         let rates = rates
@@ -504,10 +523,18 @@ impl Dial {
         };
         let mut dial = Self::with_parts(nodes, &info, &center, header.parts.clone())?;
         dial.masses = reader.read_all("masses", header.nodes)?;
+        if !dial.masses.iter().all(|mass| (0.0..=1.0).contains(mass))
+            || !(header.reach >= 0.0 && header.reach.is_finite())
+        {
+            return Err(inconsistent("its masses or its reach are impossible".into()).into());
+        }
         let last = read_group(&mut reader, "last")?;
         dial.finish(&last)?;
-        for (j, group) in dial.groups().iter().skip(2).enumerate() {
+        for (j, group) in groups.iter().skip(2).enumerate() {
             let sum = read_group(&mut reader, group)?;
+            if sum.iter().any(|value| !value.is_finite()) {
+                return Err(inconsistent(format!("{group} holds a number that is not finite")).into());
+            }
             dial.bank.restore(j, &sum, header.reach);
         }
         dial.info.rates = rates;
@@ -517,9 +544,15 @@ impl Dial {
     }
 }
 
+/// `center`, `last`, `node-00`, `node-01`, …: each holds one copy of the model's tensors.
+fn groups(nodes: usize) -> Vec<String> {
+    let nodes = (0..nodes).map(|j| format!("node-{j:02}"));
+    ["center".to_owned(), "last".to_owned()].into_iter().chain(nodes).collect()
+}
+
 impl Part {
     fn len(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |size: usize, &length| size.saturating_mul(length))
     }
 }
 
@@ -562,16 +595,14 @@ impl Runs {
     /// All rates, or `None` when the counts do not add up to `steps`.
     fn expand(&self, steps: u64) -> Option<Vec<f64>> {
         let whole = self.counts.iter().all(|&count| count >= 1.0 && count.fract() == 0.0);
-        if !whole || self.counts.iter().sum::<f64>() != steps as f64 || steps > MOST_STEPS {
+        let rates = self.rates.iter().all(|&rate| require_rate(rate).is_ok());
+        if !whole || !rates || self.counts.iter().sum::<f64>() != steps as f64 || steps > MOST_STEPS {
             return None;
         }
         let runs = self.rates.iter().zip(&self.counts);
         Some(runs.flat_map(|(&rate, &count)| std::iter::repeat_n(rate, count as usize)).collect())
     }
 }
-
-/// More steps than any run has: a saved dial that claims more is refused before memory is set aside for its rates.
-const MOST_STEPS: u64 = 1 << 32;
 
 fn require_finite(weights: &[f64], step: u64) -> Result<(), DialError> {
     match weights.iter().position(|value| !value.is_finite()) {

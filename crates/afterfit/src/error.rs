@@ -37,7 +37,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A number outside its limits: the name, the value and the limit.
 #[derive(Debug, Error, Clone, PartialEq)]
-#[error("{name} is {value}: it must be {limit}")]
+#[error("{name} is {}: it must be {limit}", readable(*value))]
 pub struct OutOfRange {
     /// What the number is.
     pub name: &'static str,
@@ -45,6 +45,15 @@ pub struct OutOfRange {
     pub value: f64,
     /// What is allowed.
     pub limit: String,
+}
+
+/// A number without hundreds of zeros.
+fn readable(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() || (1e-6..1e16).contains(&value.abs()) {
+        value.to_string()
+    } else {
+        format!("{value:e}")
+    }
 }
 
 /// `Ok` when `holds`, written so that a NaN makes every comparison, and therefore the check, fail.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::{Matrix, Recipe};
 use crate::error::Result;
 use crate::objective::{DataError, Dense, Element, Features, Kernel};
-use crate::store::{Reader, Writer};
+use crate::store::{Reader, StoreError, Writer};
 
 /// What kind of model it is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -114,7 +114,17 @@ impl Model {
         if about.kind != KIND || about.version != 1 {
             let reason =
                 format!("it is a {} of version {}; this program reads models of version 1", about.kind, about.version);
-            return Err(crate::store::StoreError::Kind { path: path.into(), kind: KIND, reason }.into());
+            return Err(StoreError::Kind { path: path.into(), kind: KIND, reason }.into());
+        }
+        let impossible = |reason: String| StoreError::Kind { path: path.into(), kind: KIND, reason };
+        if about.outputs == 0 || about.features == 0 {
+            return Err(impossible(format!("{} features and {} outputs", about.features, about.outputs)).into());
+        }
+        if about.classes.as_ref().is_some_and(|classes| classes.len() != about.outputs) {
+            return Err(impossible(format!("its classes are not as many as its {} outputs", about.outputs)).into());
+        }
+        if about.recipe.as_ref().is_some_and(|recipe| recipe.feature_names().len() != about.features) {
+            return Err(impossible(format!("its columns do not make {} features", about.features)).into());
         }
         let rows = match about.model {
             Kind::Kernel(_) => match *reader.shape("support")? {
@@ -134,6 +144,9 @@ impl Model {
             Kind::Kernel(_) => reader.read_all("support", rows * about.features)?,
             _ => Vec::new(),
         };
+        if weights.iter().chain(&bias).chain(&support).any(|value| !value.is_finite()) {
+            return Err(impossible("it holds a number that is not finite".into()).into());
+        }
         Ok(Self { about, weights, bias, support })
     }
 
@@ -146,7 +159,8 @@ impl Model {
     }
 
     fn scores_of<T: Element>(&self, x: &Features<T>) -> Result<Vec<f64>> {
-        let x = &self.fit_columns(x)?;
+        let widened = self.fit_columns(x)?;
+        let x = widened.as_ref().unwrap_or(x);
         let outputs = self.about.outputs;
         let mut scores = vec![0.0; x.rows() * outputs];
         match self.about.model {
@@ -169,22 +183,18 @@ impl Model {
         Ok(scores)
     }
 
-    /// A sparse table may lack its last columns, which are then all zero; otherwise the count must be right.
-    fn fit_columns<T: Element>(&self, x: &Features<T>) -> Result<Features<T>> {
-        let expected = self.about.features;
-        if x.columns() == expected {
-            return Ok(x.clone());
+    /// A sparse table may lack its last columns, which are then all zero: the table with them, if so. Otherwise the count
+    /// must be right.
+    fn fit_columns<T: Element>(&self, x: &Features<T>) -> Result<Option<Features<T>>> {
+        let (found, expected) = (x.columns(), self.about.features);
+        if found == expected {
+            return Ok(None);
         }
         match x.widened(expected) {
-            Some(widened) => Ok(widened),
-            None => Err(DataError::Shape {
-                name: "the table",
-                unit: "features",
-                found: x.columns(),
-                expected,
-                with: "the model",
+            Some(widened) => Ok(Some(widened)),
+            None => {
+                Err(DataError::Shape { name: "the table", unit: "features", found, expected, with: "the model" }.into())
             }
-            .into()),
         }
     }
 }

@@ -125,6 +125,9 @@ impl Preconditioner {
     }
 }
 
+/// Most steps of a run: the rate of each is kept.
+pub const MOST_STEPS: u64 = 1 << 27;
+
 /// The rate of every step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RateSchedule {
@@ -167,30 +170,33 @@ pub enum RateSchedule {
 impl RateSchedule {
     /// The rates of the first `steps` steps, each checked.
     pub fn rates(&self, steps: u64) -> Result<Vec<f64>> {
-        if let Self::List(list) = self {
-            require(
-                list.len() as u64 >= steps,
-                "number of rates",
-                list.len() as f64,
-                format!("at least {steps}, the number of steps"),
-            )?;
-        }
-        if let Self::Drops { at, .. } = self {
-            for pair in at.windows(2) {
-                require(
-                    pair[0].0 < pair[1].0,
-                    "step of a rate drop",
-                    pair[1].0 as f64,
-                    format!("above the drop before it, {}", pair[0].0),
-                )?;
-            }
-        }
-        if let Self::InverseTime { decay, .. } = *self {
-            require(decay >= 0.0 && decay.is_finite(), "rate decay", decay, "at least 0 and finite")?;
-        }
+        require(steps <= MOST_STEPS, "number of steps", steps as f64, format!("at most {MOST_STEPS}"))?;
+        self.validate(steps)?;
         let rates: Vec<f64> = (0..steps).map(|step| self.rate(step)).collect();
         rates.iter().try_for_each(|&rate| require_rate(rate))?;
         Ok(rates)
+    }
+
+    fn validate(&self, steps: u64) -> Result<()> {
+        match self {
+            Self::List(list) => {
+                let limit = format!("at least {steps}, the number of steps");
+                require(list.len() as u64 >= steps, "number of rates", list.len() as f64, limit)?;
+            }
+            Self::Drops { at, .. } => {
+                for pair in at.windows(2) {
+                    let limit = format!("above the drop before it, {}", pair[0].0);
+                    require(pair[0].0 < pair[1].0, "step of a rate drop", pair[1].0 as f64, limit)?;
+                }
+            }
+            Self::InverseTime { decay, .. } => {
+                require(*decay >= 0.0 && decay.is_finite(), "rate decay", *decay, "at least 0 and finite")?;
+            }
+            // The rise asks for the first rate of what follows even if the run ends before it.
+            Self::WarmUp { steps: rise, then } => then.validate(steps.saturating_sub(*rise).max(1))?,
+            Self::Constant(_) | Self::Cosine { .. } => {}
+        }
+        Ok(())
     }
 
     fn rate(&self, step: u64) -> f64 {
@@ -273,13 +279,27 @@ impl Optimizer {
 pub enum OptimizerError {
     /// The path left every bound.
     #[error(
-        "the run diverged at step {step}: the gradient is {growth:.1e} times the first one; rate {rate} is too high (1/β = {safe:.4e})"
+        "the run diverged at step {step}: the gradient is {growth:.1e} times those at the start; rate {rate} is too high (1/β = {safe:.4e})"
     )]
     Diverged {
         /// Where it was noticed.
         step: u64,
-        /// Gradient norm over the first one.
+        /// Gradient norm over the largest of the first few.
         growth: f64,
+        /// The rate in use.
+        rate: f64,
+        /// 1/β.
+        safe: f64,
+    },
+    /// A bounded gradient kept a hopeless run from blowing up.
+    #[error(
+        "the run ended at a loss of {last:.1e}, above the {first:.3} it started from; rate {rate} is too high (1/β = {safe:.4e})"
+    )]
+    Worse {
+        /// Loss at the start.
+        first: f64,
+        /// Loss at the end.
+        last: f64,
         /// The rate in use.
         rate: f64,
         /// 1/β.
@@ -291,6 +311,9 @@ pub enum OptimizerError {
         /// Which setting.
         name: &'static str,
     },
+    /// Coordinatewise rates on a Hessian that couples coordinates.
+    #[error("rates that differ by coordinate need a loss whose Hessian is diagonal: diagonalize it first")]
+    NotDiagonal,
     /// Starting weights that do not fit.
     #[error("the starting weights have {found} numbers: the objective needs {expected}")]
     Start {

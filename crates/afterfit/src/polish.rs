@@ -12,7 +12,7 @@ use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 
 use crate::error::{Result, require};
-use crate::objective::{Element, Objective, Rows, Softmax};
+use crate::objective::{DataError, Element, Objective, Rows, Softmax};
 
 /// A rescaled model and what it took.
 #[derive(Debug, Clone)]
@@ -34,6 +34,7 @@ const MOST_ITERATIONS: usize = 50;
 /// Rescales `weights` (the objective's flat layout) for a penalty `l2` next to the mean loss. Intercepts, if the
 /// objective has them, start from those in `weights`. Cost: one product with the data, then n·k² per Newton step.
 pub fn rescale<T: Element>(objective: &Softmax<T>, weights: &[f64], l2: f64) -> Result<Rescaled> {
+    require_width(objective, weights)?;
     require(l2 >= 0.0 && l2.is_finite(), "l2", l2, "at least 0 and finite")?;
     let (matrix, intercepts) = objective.split(weights);
     let k = matrix.len() / objective.features().columns();
@@ -45,11 +46,20 @@ pub fn rescale<T: Element>(objective: &Softmax<T>, weights: &[f64], l2: f64) -> 
         classes: k,
         penalty: (l2 + objective.own_ridge()) * matrix.iter().map(|w| w * w).sum::<f64>(),
         intercepts: objective.has_intercept(),
+        scale: true,
     };
     let Solved { at, before, after, iterations } = problem.solve(&[&[1.0], intercepts].concat());
     let mut scaled: Vec<f64> = matrix.iter().map(|w| at[0] * w).collect();
     scaled.extend_from_slice(&at[1..]);
     Ok(Rescaled { scale: at[0], weights: scaled, before, after, iterations })
+}
+
+fn require_width<T: Element>(objective: &Softmax<T>, weights: &[f64]) -> Result<(), DataError> {
+    let (found, expected) = (weights.len(), objective.width());
+    if found != expected {
+        return Err(DataError::Shape { name: "the model", unit: "weights", found, expected, with: "the objective" });
+    }
+    Ok(())
 }
 
 /// A minimizer and what it took.
@@ -71,6 +81,7 @@ const MOST_POLISH: u64 = 5000;
 pub fn polish<T: Element>(objective: &Softmax<T>, l2: f64, start: &[f64], tolerance: f64) -> Result<Polished> {
     require(l2 >= 0.0 && l2.is_finite(), "l2", l2, "at least 0 and finite")?;
     require(tolerance > 0.0, "tolerance", tolerance, "above 0")?;
+    require_width(objective, start)?;
     let penalized = Penalized { objective, l2 };
     let length = |weights: &Vec<f64>| penalized.slope(weights).iter().map(|g| g * g).sum::<f64>().sqrt();
     let mut weights = start.to_vec();
@@ -144,6 +155,8 @@ pub(crate) struct Rescale<'a> {
     pub(crate) classes: usize,
     pub(crate) penalty: f64,
     pub(crate) intercepts: bool,
+    /// Whether t may move; else only the intercepts do.
+    pub(crate) scale: bool,
 }
 
 /// Where Newton's method ended.
@@ -162,15 +175,17 @@ impl Rescale<'_> {
         let mut here = self.local(&at);
         let (before, mut iterations) = (here.value, 0);
         while iterations < MOST_ITERATIONS {
-            let size = here.gradient.iter().fold(0.0_f64, |top, g| top.max(g.abs()));
-            if size <= 1e-9 {
-                break;
-            }
-            iterations += 1;
             let Ok(factor) = here.hessian.llt(Side::Lower) else {
                 break;
             };
             let step = factor.solve(Mat::from_fn(at.len(), 1, |i, _| here.gradient[i]));
+            // Relative to the scale, which may be tiny; intercepts are of the order of 1.
+            let moved = (0..at.len())
+                .map(|i| step[(i, 0)].abs() / if i == 0 { at[0].abs().max(f64::MIN_POSITIVE) } else { 1.0 });
+            if moved.fold(0.0, f64::max) <= 1e-9 {
+                break;
+            }
+            iterations += 1;
             // Halve until the loss falls: far from the optimum a full Newton step can overshoot.
             let shortened = (0..20).map(|halvings| 0.5_f64.powi(halvings));
             let mut trials = shortened.map(|length| {
@@ -230,9 +245,14 @@ impl Rescale<'_> {
                 hessian[(i, j)] /= n;
             }
             // Adding the same number to every intercept changes nothing: a hair of curvature settles it.
-            hessian[(j, j)] += 1e-10;
+            hessian[(j, j)] += if j == 0 { 0.0 } else { 1e-10 };
         }
-        hessian[(0, 0)] += self.penalty;
+        hessian[(0, 0)] = hessian[(0, 0)] * (1.0 + 1e-10) + self.penalty + f64::MIN_POSITIVE;
+        if !self.scale {
+            gradient[0] = 0.0;
+            (1..size).for_each(|i| hessian[(i, 0)] = 0.0);
+            hessian[(0, 0)] = 1.0;
+        }
         Local { value: value / n + 0.5 * self.penalty * at[0] * at[0], gradient, hessian }
     }
 }

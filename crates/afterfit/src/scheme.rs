@@ -102,7 +102,7 @@ impl Recurrence {
                     Decay {
                         keep: (1.0 + free) / ((1.0 + x) * (1.0 + penalized)),
                         // 1−C with √(γ(α+λ)) − √(ηα) rationalized: γ(α+λ) − ηα = γλ(1−ηα).
-                        spend: gamma * l2 * (1.0 + free) / (free + penalized),
+                        spend: if penalized > 0.0 { gamma * l2 * (1.0 + free) / (free + penalized) } else { 0.0 },
                     }
                 }
             },
@@ -229,7 +229,10 @@ impl Scheme {
             // Zero is allowed: a kernel matrix may be singular, and its null coordinates never move.
             require((0.0..=1e50).contains(&factor), "rate factor", factor, "at least 0 and at most 1e50")?;
         }
-        if info.recurrence == Recurrence::Coordinatewise {
+        if info.recurrence != Recurrence::Coordinatewise {
+            let given = info.factors.as_ref().map_or(0, Vec::len);
+            require(given == 0, "number of rate factors", given as f64, "0 for a path that is not coordinatewise")?;
+        } else {
             let given = info.factors.as_ref().map_or(0, Vec::len);
             require(
                 given == info.shape[0],
@@ -315,35 +318,13 @@ impl Scheme {
                 });
                 weights
             }
-            Weighting::Ratio(ratio) => {
-                require(ratio > 0.0 && ratio <= 1.0, "ratio", ratio, "above 0 and at most 1")?;
-                (0..count).map(|k| ratio.powf(k as f64)).collect()
-            }
-            Weighting::Uniform => vec![1.0; count],
-            Weighting::Tail(n) => {
-                require(
-                    (1..=count).contains(&n),
-                    "tail",
-                    n as f64,
-                    format!("from 1 to the {count} iterates there are"),
-                )?;
-                (0..count).map(|k| f64::from(u8::from(k >= count - n))).collect()
-            }
-            Weighting::Ema(decay) => {
-                require((0.0..1.0).contains(&decay), "EMA decay", decay, "at least 0 and below 1")?;
-                (0..count).map(|k| decay.powf((last - k) as f64) * if k == 0 { 1.0 } else { 1.0 - decay }).collect()
-            }
-            Weighting::Swa { start, every } => {
-                require(start < count, "SWA start", start as f64, format!("below {count}, the number of iterates"))?;
-                require(every >= 1, "SWA interval", every as f64, "at least 1")?;
-                (0..count).map(|k| f64::from(u8::from(k >= start && (k - start) % every == 0))).collect()
-            }
+            _ => return comparator_weights(weighting, count),
         };
         let total: f64 = weights.iter().sum();
         if total == 0.0 {
             // Nothing was spent yet (no step, or the paper's Nesterov at its idle first one): w̃_0 = w_0.
             weights[0] = 1.0;
-        } else if !matches!((weighting, answer), (Weighting::L2(_), Answer::Regularized)) {
+        } else if answer == Answer::Normalized {
             weights.iter_mut().for_each(|weight| *weight /= total);
         }
         Ok(weights)
@@ -352,6 +333,36 @@ impl Scheme {
     fn steps(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         (0..).zip(self.info.rates.iter().copied())
     }
+}
+
+/// The weights of `count` iterates for the weightings that depend on their number alone; they sum to 1.
+pub(crate) fn comparator_weights(weighting: Weighting, count: usize) -> Result<Vec<f64>, OutOfRange> {
+    let last = count - 1;
+    let weights: Vec<f64> = match weighting {
+        Weighting::L2(_) | Weighting::Uniform => vec![1.0; count],
+        Weighting::Ratio(ratio) => {
+            require(ratio > 0.0 && ratio <= 1.0, "ratio", ratio, "above 0 and at most 1")?;
+            (0..count).map(|k| ratio.powf(k as f64)).collect()
+        }
+        Weighting::Tail(n) => {
+            let limit = format!("from 1 to the {count} iterates there are");
+            require((1..=count).contains(&n), "tail", n as f64, limit)?;
+            (0..count).map(|k| f64::from(u8::from(k >= count - n))).collect()
+        }
+        Weighting::Ema(decay) => {
+            require((0.0..1.0).contains(&decay), "EMA decay", decay, "at least 0 and below 1")?;
+            let share = |k: usize| if k == 0 { 1.0 } else { 1.0 - decay };
+            (0..count).map(|k| decay.powf((last - k) as f64) * share(k)).collect()
+        }
+        Weighting::Swa { start, every } => {
+            let limit = format!("below {count}, the number of iterates");
+            require(start < count, "SWA start", start as f64, limit)?;
+            require(every >= 1, "SWA interval", every as f64, "at least 1")?;
+            (0..count).map(|k| f64::from(u8::from(k >= start && (k - start) % every == 0))).collect()
+        }
+    };
+    let total: f64 = weights.iter().sum();
+    Ok(weights.iter().map(|weight| weight / total).collect())
 }
 
 /// Where the mass of a step goes whose iterate was not kept.

@@ -37,7 +37,7 @@ pub enum StoreError {
         expected: u64,
     },
     /// The header is larger than any real one.
-    #[error("{path}: a header of {found} bytes is claimed; at most {limit} fit this file")]
+    #[error("{path}: not a safetensors file: it claims a header of {found} bytes, and at most {limit} fit")]
     HeaderTooLarge {
         /// The file.
         path: PathBuf,
@@ -194,7 +194,7 @@ impl Reader {
         file.read_exact(&mut bytes).map_err(io)?;
         let header: Metadata = serde_json::from_slice(&bytes)
             .map_err(|error| StoreError::Header { path: path.into(), reason: error.to_string() })?;
-        let expected = 8 + size + header.data_len() as u64;
+        let expected = (8 + size).saturating_add(header.data_len() as u64);
         if expected != length {
             return Err(StoreError::Length { path: path.into(), found: length, expected });
         }
@@ -206,7 +206,11 @@ impl Reader {
         let refuse = |reason: String| StoreError::Kind { path: self.path.clone(), kind, reason };
         let json = self.header.metadata().as_ref().and_then(|all| all.get(KEY));
         let json = json.ok_or_else(|| refuse(format!("its metadata has no key \"{KEY}\"")))?;
-        serde_json::from_str(json).map_err(|error| refuse(error.to_string()))
+        let value: serde_json::Value = serde_json::from_str(json).map_err(|error| refuse(error.to_string()))?;
+        match value.get("kind").and_then(serde_json::Value::as_str) {
+            Some(found) if found != kind => Err(refuse(format!("it is a {found}"))),
+            _ => serde_json::from_value(value).map_err(|error| refuse(error.to_string())),
+        }
     }
 
     /// The shape of an f64 tensor.

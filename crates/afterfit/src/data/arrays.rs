@@ -67,16 +67,23 @@ fn array<R: Read>(path: &Path, name: &str, file: NpyFile<R>, available: u64) -> 
 }
 
 impl Array {
-    /// From column-major to row-major order.
+    /// From column-major to row-major order, in any number of dimensions.
     fn transpose(&mut self) {
-        fn swap<T: Copy>(values: &[T], rows: usize) -> Vec<T> {
-            let columns = values.len() / rows.max(1);
-            (0..values.len()).map(|at| values[at % columns.max(1) * rows + at / columns.max(1)]).collect()
+        fn swap<T: Copy>(values: &[T], shape: &[usize]) -> Vec<T> {
+            let from = |mut at: usize| {
+                // Row-major counts the last dimension fastest, column-major the first.
+                let mut place = 0;
+                for (dimension, &length) in shape.iter().enumerate().rev() {
+                    place += at % length * shape[..dimension].iter().product::<usize>();
+                    at /= length;
+                }
+                place
+            };
+            (0..values.len()).map(|at| values[from(at)]).collect()
         }
-        let rows = self.shape[0];
         match &mut self.numbers {
-            Numbers::Single(values) => *values = swap(values, rows),
-            Numbers::Double(values) => *values = swap(values, rows),
+            Numbers::Single(values) => *values = swap(values, &self.shape),
+            Numbers::Double(values) => *values = swap(values, &self.shape),
         }
     }
 

@@ -82,12 +82,14 @@ fn is_missing(text: &str) -> bool {
     matches!(text, "" | "NA" | "N/A" | "NaN" | "nan" | "NULL" | "null" | "None" | "?")
 }
 
+/// Infinities are numbers, too: they are refused later, by name, instead of turning their column into texts.
 fn number(text: &str) -> Option<f64> {
-    text.parse().ok().filter(|value: &f64| value.is_finite())
+    text.parse().ok().filter(|value: &f64| !value.is_nan())
 }
 
-/// Reads a CSV file with a header line, twice: once to see which columns are numbers, once to take them in.
-pub(super) fn csv(path: &Path) -> Result<Frame, ReadError> {
+/// Reads a CSV file with a header line, twice: once to see which columns are numbers, once to take them in. Columns named
+/// in `texts` are taken as they are written, even if they look like numbers here.
+pub(super) fn csv(path: &Path, texts: &[&str]) -> Result<Frame, ReadError> {
     let reader = || -> Result<_, ReadError> {
         let mut builder = csv::ReaderBuilder::new();
         Ok(builder.trim(csv::Trim::All).from_reader(open(path)?))
@@ -106,7 +108,13 @@ pub(super) fn csv(path: &Path) -> Result<Frame, ReadError> {
     let mut first = reader()?;
     let names: Vec<String> = first.headers().map_err(explain)?.iter().map(str::to_owned).collect();
     require_names(path, &names)?;
-    let mut numeric = vec![true; names.len()];
+    if let [only] = &names[..] {
+        if let Some(separator) = [';', '\t'].into_iter().find(|&separator| only.contains(separator)) {
+            let reason = format!("the header is one field: fields must be separated by commas, not by {separator:?}");
+            return Err(malformed(path, reason));
+        }
+    }
+    let mut numeric: Vec<bool> = names.iter().map(|name| !texts.contains(&name.as_str())).collect();
     let mut rows = 0;
     let mut record = csv::StringRecord::new();
     while first.read_record(&mut record).map_err(explain)? {
@@ -152,7 +160,7 @@ fn finish(path: &Path, frame: Frame) -> Result<Frame, ReadError> {
 }
 
 /// Reads a Parquet file of flat columns. Numbers and booleans become numbers, everything else text.
-pub(super) fn parquet(path: &Path) -> Result<Frame, ReadError> {
+pub(super) fn parquet(path: &Path, texts: &[&str]) -> Result<Frame, ReadError> {
     let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
     let explain =
         |error: parquet::errors::ParquetError| malformed(path, format!("not a readable Parquet file: {error}"));
@@ -161,6 +169,10 @@ pub(super) fn parquet(path: &Path) -> Result<Frame, ReadError> {
     let names: Vec<String> = fields.iter().map(|field| field.name().to_owned()).collect();
     require_names(path, &names)?;
     let mut columns: Vec<Vec<Field>> = vec![Vec::new(); names.len()];
+    if let Some(nested) = fields.iter().find(|field| field.is_group()) {
+        let reason = format!("column \"{}\" holds lists or records: only flat columns can be read", nested.name());
+        return Err(malformed(path, reason));
+    }
     for row in reader.get_row_iter(None).map_err(explain)? {
         for (column, (_, field)) in columns.iter_mut().zip(row.map_err(explain)?.into_columns()) {
             column.push(field);
@@ -168,7 +180,7 @@ pub(super) fn parquet(path: &Path) -> Result<Frame, ReadError> {
     }
     let columns = names.into_iter().zip(columns).map(|(name, fields)| {
         let numbers: Option<Vec<f64>> = fields.iter().map(as_number).collect();
-        let values = match numbers {
+        let values = match numbers.filter(|_| !texts.contains(&name.as_str())) {
             Some(numbers) => Values::Numeric(numbers),
             None => Values::Text(fields.iter().map(as_text).collect()),
         };
@@ -193,6 +205,7 @@ fn as_number(field: &Field) -> Option<f64> {
         Field::Float16(value) => value.to_f64(),
         Field::Float(value) => f64::from(*value),
         Field::Double(value) => *value,
+        Field::Decimal(_) => field.to_string().parse().ok()?,
         _ => return None,
     };
     // An infinity is refused later, with its row and column; a NaN is a missing value.

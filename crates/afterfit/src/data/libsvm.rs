@@ -6,6 +6,9 @@ use std::path::Path;
 use super::{Matrix, ReadError, Source, Target, malformed, open};
 use crate::objective::{Csr, Features};
 
+/// More features than a model of them fits in memory.
+const MOST_COLUMNS: u32 = 1 << 24;
+
 pub(super) fn read(path: &Path) -> Result<Source, ReadError> {
     let mut lines = BufReader::new(open(path)?);
     let (mut labels, mut starts, mut indices, mut values) = (Vec::new(), vec![0], Vec::<u32>::new(), Vec::<f64>::new());
@@ -28,6 +31,9 @@ pub(super) fn read(path: &Path) -> Result<Source, ReadError> {
         for field in fields.filter(|field| !field.starts_with("qid:")) {
             let (index, value) = field.split_once(':').ok_or_else(|| refuse("not an index:value pair:", field))?;
             let index: u32 = index.parse().map_err(|_| refuse("the index is not a whole number:", field))?;
+            if index > MOST_COLUMNS {
+                return Err(refuse(&format!("indices go up to {MOST_COLUMNS}:"), field));
+            }
             let place = index.checked_sub(1).ok_or_else(|| refuse("indices start at 1:", field))?;
             if indices.len() > row_start && indices.last().is_some_and(|&last| place <= last) {
                 return Err(refuse("indices must rise along a line:", field));

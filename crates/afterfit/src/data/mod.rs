@@ -79,6 +79,26 @@ pub enum ReadError {
         /// The limit.
         limit: usize,
     },
+    /// An infinity.
+    #[error("column \"{column}\" holds {value} at data row {row}: every number must be finite")]
+    NotFinite {
+        /// The column.
+        column: String,
+        /// The number.
+        value: f64,
+        /// Its row, from 1.
+        row: usize,
+    },
+    /// Numbers with a few texts among them.
+    #[error("column \"{column}\" holds numbers, but for {count} text(s) like \"{text}\"")]
+    MostlyNumbers {
+        /// The column.
+        column: String,
+        /// One of the texts.
+        text: String,
+        /// How many.
+        count: usize,
+    },
     /// Nothing left to learn from.
     #[error("{what}")]
     Empty {
@@ -232,8 +252,8 @@ pub enum Source {
 }
 
 /// Reads `path`. `target` names the target's column, array or file where the format needs that (IDX labels are found by
-/// name); without it, only features are read.
-pub fn read(path: &Path, format: Format, target: Option<&str>) -> Result<Source, ReadError> {
+/// name); without it, only features are read. `texts` names the columns that are texts even if they look like numbers.
+pub fn read(path: &Path, format: Format, target: Option<&str>, texts: &[&str]) -> Result<Source, ReadError> {
     let details = std::fs::metadata(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
     if !details.is_file() {
         return Err(malformed(path, "not a regular file"));
@@ -242,8 +262,8 @@ pub fn read(path: &Path, format: Format, target: Option<&str>) -> Result<Source,
         return Err(malformed(path, "the file is empty"));
     }
     match format {
-        Format::Csv => frame::csv(path).map(Source::Frame),
-        Format::Parquet => frame::parquet(path).map(Source::Frame),
+        Format::Csv => frame::csv(path, texts).map(Source::Frame),
+        Format::Parquet => frame::parquet(path, texts).map(Source::Frame),
         Format::Npy => arrays::npy(path, target),
         Format::Npz => arrays::npz(path, target),
         Format::Libsvm => libsvm::read(path),

@@ -83,6 +83,13 @@ impl Recipe {
         Ok(Self { columns, missing })
     }
 
+    /// The columns that are texts.
+    #[must_use]
+    pub fn texts(&self) -> Vec<&str> {
+        let texts = self.columns.iter().filter(|column| matches!(column, ColumnRecipe::Texts { .. }));
+        texts.map(ColumnRecipe::name).collect()
+    }
+
     /// The names of the features, `column=text` for one-hot ones.
     #[must_use]
     pub fn feature_names(&self) -> Vec<String> {
@@ -175,6 +182,9 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, ReadE
     }
     match &column.values {
         Values::Numeric(numbers) => {
+            if let Some(row) = numbers.iter().position(|value| value.is_infinite()) {
+                return Err(ReadError::NotFinite { column: name, value: numbers[row], row: row + 1 });
+            }
             let (mut sum, mut count) = (0.0, 0.0);
             for value in numbers.iter().filter(|value| !value.is_nan()) {
                 sum += value;
@@ -183,6 +193,7 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, ReadE
             Ok(ColumnRecipe::Number { name, mean: sum / count })
         }
         Values::Text(texts) => {
+            refuse_mostly_numbers(&name, texts)?;
             let mut values: Vec<String> = texts.iter().flatten().cloned().collect();
             values.sort();
             values.dedup();
@@ -191,6 +202,17 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, ReadE
             }
             Ok(ColumnRecipe::Texts { name, values })
         }
+    }
+}
+
+/// A typo in a column of numbers must not turn every number into a category of its own.
+fn refuse_mostly_numbers(name: &str, texts: &[Option<String>]) -> Result<(), ReadError> {
+    let odd: Vec<&String> = texts.iter().flatten().filter(|text| text.parse::<f64>().is_err()).collect();
+    match odd[..] {
+        [first, ..] if 10 * odd.len() <= texts.len() => {
+            Err(ReadError::MostlyNumbers { column: name.into(), text: first.clone(), count: odd.len() })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -208,6 +230,9 @@ impl Target {
     pub fn of_column(column: &Column, rows: &[usize]) -> Result<Self, ReadError> {
         if rows.iter().any(|&row| column.values.is_missing(row)) {
             return Err(missing_values(column));
+        }
+        if let Values::Text(texts) = &column.values {
+            refuse_mostly_numbers(&column.name, texts)?;
         }
         Ok(match &column.values {
             Values::Numeric(numbers) => Self::Numeric(rows.iter().map(|&row| numbers[row]).collect()),

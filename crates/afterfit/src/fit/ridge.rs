@@ -26,6 +26,15 @@ pub struct RidgeRun {
     pub rate: Option<f64>,
     /// Steps; `None` is as many as the smallest λ needs, up to a limit.
     pub steps: Option<u64>,
+    /// Whether the linear term lies in the range of the Hessian, as in least squares: what it has along eigenvectors of
+    /// eigenvalue 0 is rounding then, which a small λ would blow up, and is dropped.
+    pub consistent: bool,
+}
+
+impl Default for RidgeRun {
+    fn default() -> Self {
+        Self { recurrence: None, rate: None, steps: None, consistent: false }
+    }
 }
 
 /// Every λ of a quadratic loss.
@@ -57,10 +66,13 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
     require(!l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
     let smallest = l2.iter().copied().fold(f64::INFINITY, f64::min);
     let start = Instant::now();
-    let eigen = quadratic.diagonalize()?;
+    let mut eigen = quadratic.diagonalize()?;
+    if run.consistent {
+        eigen.drop_null_space()?;
+    }
     let decomposed = start.elapsed().as_secs_f64();
-    // Rounding leaves −1e-17 for a zero eigenvalue of a positive semidefinite matrix.
-    let eigenvalues: Vec<f64> = eigen.eigenvalues.iter().map(|e| e.max(0.0)).collect();
+    let eigenvalues = eigen.eigenvalues.clone();
+    require(eigenvalues[0] >= 0.0, "smallest eigenvalue of the Hessian", eigenvalues[0], "at least 0")?;
     let recurrence = run.recurrence.unwrap_or(Recurrence::Coordinatewise);
     let (method, rate, needed) = match recurrence {
         Recurrence::Coordinatewise | Recurrence::Preconditioned => {
@@ -122,6 +134,6 @@ impl RidgeRun {
     pub fn accelerated(quadratic: &Quadratic, smallest: f64) -> Result<Self> {
         let rate = 1.0 / curvature(quadratic)?.beta;
         let momentum = accelerated_momentum(rate, smallest)?;
-        Ok(Self { recurrence: Some(Recurrence::Nesterov { momentum }), rate: Some(rate), steps: None })
+        Ok(Self { recurrence: Some(Recurrence::Nesterov { momentum }), rate: Some(rate), ..Self::default() })
     }
 }

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use crate::dial::{Dial, Nodes, plan};
 use crate::error::{Result, require, require_l2};
 use crate::objective::{Element, Features, Objective, Softmax, curvature};
-use crate::optimizer::{Method, Optimizer, RateSchedule};
+use crate::optimizer::{Method, Optimizer, OptimizerError, RateSchedule};
 use crate::path::{Batches, LivePath, Path};
 use crate::polish::Rescale;
 use crate::scheme::Scheme;
@@ -24,15 +24,16 @@ use super::{Point, RESOLVED_APPROXIMATION};
 pub struct SoftmaxRun {
     /// The optimizer; `None` is torch's Nesterov with momentum 0.98.
     pub method: Option<Method>,
-    /// The rate; `None` is ½/β, which leaves room for the curvature of single batches.
+    /// The rate; `None` is 0.9/β with all rows, and ½/β with batches, which leaves room for the curvature of single ones.
     pub rate: Option<f64>,
-    /// Steps; `None` is 30 epochs, and at least 2000 steps.
+    /// Steps; `None` is 30 epochs, and at least 3000 steps.
     pub steps: Option<u64>,
-    /// Rows a step; `None` is 500, or a sixtieth of the rows if that is less. 0 is all rows.
+    /// Rows a step; 0 is all rows. `None` is all of up to 4096 rows, else 500. The first 50 steps take eight times as
+    /// many: large λ live on the first iterates.
     pub batch: Option<usize>,
     /// The same seed gives the same model.
     pub seed: u64,
-    /// Whether to rescale and refit intercepts per λ.
+    /// Whether to rescale per λ. Intercepts are refitted per λ in any case.
     pub rescale: bool,
     /// Error of the dial's readings, as a share of the farthest any weight moves.
     pub tolerance: f64,
@@ -56,8 +57,10 @@ pub struct SoftmaxPath {
     pub rate: f64,
     /// Rows a step.
     pub batch: usize,
-    /// Rows that the rescale was fitted on.
+    /// Rows that the rescale and the intercepts were fitted on.
     pub rescale_rows: usize,
+    /// 1/β: a higher rate is not covered by any theorem.
+    pub safe_rate: f64,
     /// Seconds spent on the run under its dial, and on the averages of every λ.
     pub seconds: [f64; 2],
     basis: Basis,
@@ -77,10 +80,18 @@ pub struct Evaluation {
 
 /// Epochs of a default run, or as many as make [`FEWEST_STEPS`] on a small table.
 const EPOCHS: u64 = 30;
+/// Up to this many rows, a default run takes all of them at every step.
+const FULL_BATCH: usize = 4096;
+/// Steps at the start that take more rows.
+const FIRST_STEPS: u64 = 50;
+/// How many times more.
+const FIRST_FACTOR: usize = 8;
 /// Fewest steps of a default run.
-const FEWEST_STEPS: u64 = 2000;
+const FEWEST_STEPS: u64 = 3000;
 /// Most rows the rescale looks at: its 1 + k numbers are well determined by these.
 const RESCALE_ROWS: usize = 4096;
+/// Fewest rows of a class among those that the rescale looks at.
+const RAREST: usize = 100;
 /// Most rows that the default rate's curvature is taken from.
 const CURVATURE_ROWS: usize = 4096;
 /// Rows evaluated at a time.
@@ -96,16 +107,26 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
     let batch = match run.batch {
         Some(0) => n,
         Some(size) => size,
-        None => (n / 60).clamp(16.min(n), 500),
+        None if n <= FULL_BATCH => n,
+        None => 500,
     };
     require((1..=n).contains(&batch), "batch size", batch as f64, format!("from 1 to the {n} rows there are"))?;
+    let beta = sampled_curvature(objective)?;
     let rate = match run.rate {
         Some(rate) => rate,
-        None => 0.5 / sampled_curvature(objective)?,
+        None => (if batch == n { 0.9 } else { 0.5 }) / beta,
     };
     let steps = run.steps.unwrap_or((EPOCHS * (n / batch) as u64).max(FEWEST_STEPS));
     let method = run.method.clone().unwrap_or(Method::Nesterov { momentum: 0.98 });
-    let batches = if batch == n { Batches::Full } else { Batches::Blocks { size: batch, seed: run.seed } };
+    let batches = match batch == n {
+        true => Batches::Full,
+        false => Batches::Blocks {
+            size: batch,
+            first_steps: FIRST_STEPS,
+            first_size: (FIRST_FACTOR * batch).min(n),
+            seed: run.seed,
+        },
+    };
     let optimizer = Optimizer::new(method, RateSchedule::Constant(rate));
     let mut path = LivePath::new(objective, optimizer, batches, steps, None)?;
 
@@ -119,11 +140,21 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
         None => dial.finish(iterate.weights),
     })?;
 
+    // Gradients of a softmax are bounded, so a rate that is far too high does not blow them up: it ends above its start.
+    let (first, last) = (objective.value(path.center()), objective.value(dial.last()));
+    if rate > 1.0 / beta && (last.is_nan() || last > 2.0 * first) {
+        return Err(OptimizerError::Worse { first, last, rate, safe: 1.0 / beta }.into());
+    }
     let trained = start.elapsed().as_secs_f64();
     let scheme = Scheme::new(dial.info())?;
     let basis = Basis::new(&mut dial, &scheme, l2, objective.shape())?;
-    let rescale_rows = n.min(RESCALE_ROWS);
-    let rescaled = if run.rescale { basis.rescale(objective, l2, rescale_rows)? } else { basis.as_averaged() };
+    let rescale_rows = rescale_rows(objective);
+    // Intercepts are refitted in any case: averaging would have penalized them with the rest.
+    let rescaled = if run.rescale || objective.has_intercept() {
+        basis.rescale(objective, l2, rescale_rows, run.rescale)?
+    } else {
+        vec![vec![1.0]; l2.len()]
+    };
     let points = l2.iter().zip(&rescaled).map(|(&l2, rescaled)| {
         let unfinished = scheme.remaining(l2)?;
         let scale = run.rescale.then(|| rescaled[0]);
@@ -131,7 +162,26 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
     });
     let points: Result<Vec<Point>> = points.collect();
     let seconds = [trained, start.elapsed().as_secs_f64() - trained];
-    Ok(SoftmaxPath { points: points?, dial, steps, rate, batch, rescale_rows, seconds, basis, rescaled })
+    Ok(SoftmaxPath {
+        points: points?,
+        dial,
+        steps,
+        rate,
+        batch,
+        rescale_rows,
+        safe_rate: 1.0 / beta,
+        seconds,
+        basis,
+        rescaled,
+    })
+}
+
+/// A few thousand rows settle 1 + k numbers, unless a class is too rare among them: then all rows.
+fn rescale_rows<T: Element>(objective: &Softmax<T>) -> usize {
+    let rows = objective.rows().min(RESCALE_ROWS);
+    let mut counts = vec![0; objective.shape()[1]];
+    objective.labels()[..rows].iter().for_each(|&label| counts[label as usize] += 1);
+    if counts.iter().any(|&count| count < RAREST) { objective.rows() } else { rows }
 }
 
 /// β of the first few thousand rows: they are a random sample, and half of 1/β leaves room for its error.
@@ -182,15 +232,14 @@ impl Basis {
         sum
     }
 
-    /// Scale 1 and the intercepts as the average has them.
-    fn as_averaged(&self) -> Vec<Vec<f64>> {
-        let matrix = self.rows * self.classes;
-        let one = |at: usize| std::iter::once(1.0).chain(self.average(at)[matrix..].iter().copied()).collect();
-        (0..self.coefficients.len()).map(one).collect()
-    }
-
     /// `[λ]`: the scale and the intercepts that minimize the penalized loss on the first `rows` rows.
-    fn rescale<T: Element>(&self, objective: &Softmax<T>, l2: &[f64], rows: usize) -> Result<Vec<Vec<f64>>> {
+    fn rescale<T: Element>(
+        &self,
+        objective: &Softmax<T>,
+        l2: &[f64],
+        rows: usize,
+        scale: bool,
+    ) -> Result<Vec<Vec<f64>>> {
         let picked: Vec<usize> = (0..rows).collect();
         let features = objective.features().pick(&picked);
         let scores = self.scores(&features);
@@ -209,6 +258,7 @@ impl Basis {
                     classes: self.classes,
                     penalty: (l2[at] + objective.own_ridge()) * square,
                     intercepts: objective.has_intercept(),
+                    scale,
                 };
                 let start = from
                     .take()

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{
-    Learned, Numbers, Problem, Seconds, Validation, confuse, no_run, ridge_name, row, row_losses, share_right,
+    Learned, Numbers, Problem, Seconds, Validation, confuse, no_validation, ridge_name, row, row_losses, share_right,
     spread_of,
 };
 use crate::data::Target;
@@ -29,8 +29,7 @@ impl Problem<'_> {
         kernel: Kernel,
     ) -> Result<Learned> {
         let settings = self.settings;
-        let one_hot = matches!(self.target, Target::Text(_)) || self.target.looks_like_classes();
-        let targets = self.numbers(one_hot)?;
+        let targets = self.numbers(settings.classes)?;
         let k = targets.outputs;
         require(
             x.rows() <= MOST_KERNEL_ROWS,
@@ -64,7 +63,7 @@ impl Problem<'_> {
                 let numbers = self.other_numbers(target, targets.classes.as_deref())?;
                 runs.push((all, Some((table, numbers))));
             }
-            (Validation::Rows(..), None) => {}
+            (Validation::Rows(..), None) => return Err(no_validation()),
         }
         let mut seconds = Seconds::default();
         let strengths = settings.l2.len();
@@ -111,7 +110,7 @@ impl Problem<'_> {
             seconds.select += start.elapsed().as_secs_f64();
             kept = Some((path, support, matrix, centred, mean));
         }
-        let (path, support, matrix, centred, mean) = kept.ok_or_else(no_run)?;
+        let (path, support, matrix, centred, mean) = kept.ok_or_else(no_validation)?;
         let mean_over = |pick: &dyn Fn(&Judged) -> f64| judged.iter().map(pick).sum::<f64>() / judged.len() as f64;
         let means: Vec<f64> = (0..strengths).map(|at| mean_over(&|run| run.0[at])).collect();
         let chosen = best(&settings.l2, &means);
@@ -122,7 +121,7 @@ impl Problem<'_> {
             row_error.unwrap_or(0.0)
         };
         let one_se = one_standard_error(&settings.l2, &means, chosen, error);
-        let spread = mean_over(&|run| run.2);
+        let spread = if folds { spread_of(&targets.y, k) } else { mean_over(&|run| run.2) };
         let n = support.rows();
         let rows = (0..strengths).map(|at| {
             let alpha = faer::MatRef::from_column_major_slice(&path.weights[at], n, k);

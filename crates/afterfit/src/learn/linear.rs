@@ -3,89 +3,80 @@
 use std::time::Instant;
 
 use super::{
-    Learned, Numbers, Polish, Problem, Seconds, Validation, confuse, no_run, ridge_name, row, row_losses, scores,
+    Learned, Numbers, Polish, Problem, Seconds, Validation, confuse, no_validation, ridge_name, row, row_losses, scores,
 };
 use crate::data::Target;
-use crate::error::{Result, require};
-use crate::fit::{RidgePath, ridge};
+use crate::error::Result;
+use crate::fit::{RidgePath, RidgeRun, ridge};
 use crate::model::{About, Kind, Model, largest};
-use crate::objective::{Element, Features, Moments, Rows};
+use crate::objective::{Element, Features, Moments, Rows, Shift};
 use crate::select::{best, folds, mean_and_error, one_standard_error, split};
-
-/// A Gram matrix of this many features takes 0.8 GB, its eigenvectors as much again, and a few minutes.
-const MOST_FEATURES: usize = 10_000;
 
 impl Problem<'_> {
     pub(super) fn linear<T: Element>(&self, x: &Features<T>, other: Option<(Features<T>, &Target)>) -> Result<Learned> {
         let settings = self.settings;
-        require(
-            x.columns() <= MOST_FEATURES,
-            "number of features",
-            x.columns() as f64,
-            format!("at most {MOST_FEATURES} for a linear model, which keeps a number for every pair of them"),
-        )?;
-        let targets = self.numbers(matches!(self.target, Target::Text(_)))?;
-        let start = Instant::now();
+        let targets = self.numbers(settings.classes)?;
+        // Moments are taken around one common point, so that a large mean costs no digits; sparse rows stay sparse.
+        let shift =
+            if settings.bias && !x.is_sparse() { Shift::at_means(x, &targets.y) } else { Shift::none(x, &targets.y) };
+        let moments = |rows: Rows<'_>| Moments::of(x, &targets.y, rows, &shift);
+        let strengths = settings.l2.len();
         let mut seconds = Seconds::default();
-        // Train and validation moments of each run; the last run's weights are the ones kept.
-        let mut runs: Vec<(Moments, Option<Moments>)> = Vec::new();
-        let mut held: Option<(Features<T>, Numbers)> = None;
-        let picked = |rows: &[usize]| {
-            let y =
-                rows.iter().flat_map(|&row| &targets.y[row * targets.outputs..][..targets.outputs]).copied().collect();
-            let labels = rows.iter().filter_map(|&row| targets.labels.get(row).copied()).collect();
-            (x.pick(rows), Numbers { y, outputs: targets.outputs, classes: None, labels })
-        };
-        match (&settings.validation, other) {
-            (Validation::Share(share), _) => {
-                let (training, validation) = split(x.rows(), *share, settings.seed)?;
-                let judge = Moments::of(x, &targets.y, Rows::Picked(&validation));
-                runs.push((Moments::of(x, &targets.y, Rows::Picked(&training)), Some(judge)));
-                held = Some(picked(&validation));
-            }
-            (Validation::Folds(count), _) => {
-                let folds = folds(x.rows(), *count, settings.seed)?;
-                let parts: Vec<Moments> =
-                    folds.iter().map(|rows| Moments::of(x, &targets.y, Rows::Picked(rows))).collect();
-                let total = parts.iter().skip(1).fold(parts[0].clone(), |total, part| total.with(part));
-                runs.extend(parts.into_iter().map(|part| (total.without(&part), Some(part))));
-                runs.push((total, None));
-            }
-            (Validation::Rows(..), Some((table, target))) => {
-                let numbers = self.other_numbers(target, targets.classes.as_deref())?;
-                let judge = Moments::of(&table, &numbers.y, Rows::All);
-                runs.push((Moments::of(x, &targets.y, Rows::All), Some(judge)));
-                held = Some((table, numbers));
-            }
-            (Validation::Rows(..), None) => {}
-        }
-        let mut paths: Vec<(RidgePath, Vec<Vec<f64>>)> = Vec::new();
-        for (training, _) in &runs {
-            let path = ridge(&training.quadratic(0.0, settings.bias)?, &settings.l2, &settings.ridge)?;
+        // Losses of every λ on the rows held out of a run, and the loss there of predicting their mean.
+        let mut judged: Vec<(Vec<f64>, f64)> = Vec::new();
+        let mut run = |training: &Moments, judge: Option<&Moments>| -> Result<(RidgePath, Vec<Vec<f64>>)> {
+            let start = Instant::now();
+            let least_squares = RidgeRun { consistent: true, ..settings.ridge.clone() };
+            let path = ridge(&training.quadratic(0.0, settings.bias)?, &settings.l2, &least_squares)?;
             let no_bias = vec![0.0; targets.outputs];
             let bias = |weights: &Vec<f64>| if settings.bias { training.intercept(weights) } else { no_bias.clone() };
-            let biases = path.weights.iter().map(bias).collect();
+            let biases: Vec<Vec<f64>> = path.weights.iter().map(bias).collect();
             seconds.average += path.seconds[1];
-            paths.push((path, biases));
-        }
-        seconds.train = start.elapsed().as_secs_f64() - seconds.average;
+            seconds.train += start.elapsed().as_secs_f64() - path.seconds[1];
+            let start = Instant::now();
+            if let Some(judge) = judge {
+                let losses = (0..strengths).map(|at| judge.loss(&path.weights[at], &biases[at])).collect();
+                judged.push((losses, judge.spread()));
+            }
+            seconds.select += start.elapsed().as_secs_f64();
+            Ok((path, biases))
+        };
+        let start = Instant::now();
+        let ((kept, biases), training, held) = match (&settings.validation, other) {
+            (Validation::Share(share), _) => {
+                let (training, validation) = split(x.rows(), *share, settings.seed)?;
+                let y = validation.iter().flat_map(|&row| &targets.y[row * targets.outputs..][..targets.outputs]);
+                let y = y.copied().collect();
+                let labels = validation.iter().filter_map(|&row| targets.labels.get(row).copied()).collect();
+                let numbers = Numbers { y, outputs: targets.outputs, classes: None, labels };
+                let judge = moments(Rows::Picked(&validation));
+                let training = moments(Rows::Picked(&training));
+                (run(&training, Some(&judge))?, training, Some((x.pick(&validation), numbers)))
+            }
+            (Validation::Folds(count), _) => {
+                let total = moments(Rows::All);
+                for fold in folds(x.rows(), *count, settings.seed)? {
+                    let part = moments(Rows::Picked(&fold));
+                    run(&total.without(&part), Some(&part))?;
+                }
+                (run(&total, None)?, total, None)
+            }
+            (Validation::Rows(..), other) => {
+                let (table, target) = other.ok_or_else(no_validation)?;
+                let numbers = self.other_numbers(target, targets.classes.as_deref())?;
+                let judge = Moments::of(&table, &numbers.y, Rows::All, &shift);
+                let training = moments(Rows::All);
+                (run(&training, Some(&judge))?, training, Some((table, numbers)))
+            }
+        };
+        let runs = judged.len() + usize::from(held.is_none());
+        // Taking the moments is training, too.
+        seconds.train = start.elapsed().as_secs_f64() - seconds.average - seconds.select;
 
         let start = Instant::now();
-        let strengths = settings.l2.len();
-        // [run][λ]
-        let judged: Vec<(Vec<f64>, f64)> = runs
-            .iter()
-            .zip(&paths)
-            .filter_map(|((_, judge), (path, biases))| {
-                let judge = judge.as_ref()?;
-                let losses = (0..strengths).map(|at| judge.loss(&path.weights[at], &biases[at])).collect();
-                Some((losses, judge.spread()))
-            })
-            .collect();
         let across = |at: usize| judged.iter().map(|(losses, _)| losses[at]).collect::<Vec<f64>>();
         let means: Vec<f64> = (0..strengths).map(|at| mean_and_error(&across(at)).0).collect();
         let chosen = best(&settings.l2, &means);
-        let (kept, biases) = paths.last().ok_or_else(no_run)?;
         let mut confusion = None;
         let error = match &held {
             None => mean_and_error(&across(chosen)).1,
@@ -98,15 +89,15 @@ impl Problem<'_> {
             }
         };
         let one_se = one_standard_error(&settings.l2, &means, chosen, error);
-        let spread = judged.iter().map(|(_, spread)| spread).sum::<f64>() / judged.len() as f64;
-        let (training, _) = runs.last().ok_or_else(no_run)?;
+        // Over folds, R² is measured against the spread of all rows: a fold of one row has none of its own.
+        let spread = if held.is_some() { judged[0].1 } else { training.spread() };
         let rows = (0..strengths).map(|at| {
-            let r2 = (spread > 0.0).then(|| 1.0 - means[at] / spread);
+            let r2 = (spread > 0.0).then_some(1.0 - means[at] / spread);
             let norm = kept.weights[at].iter().map(|w| w * w).sum::<f64>().sqrt();
             row(&kept.points[at], training.loss(&kept.weights[at], &biases[at]), means[at], None, r2, norm)
         });
         let rows = rows.collect();
-        seconds.select = start.elapsed().as_secs_f64();
+        seconds.select += start.elapsed().as_secs_f64();
 
         let traces =
             kept.weights.iter().map(|weights| self.units.unfold(weights, &vec![0.0; targets.outputs]).0).collect();
@@ -116,7 +107,7 @@ impl Problem<'_> {
         let mut notes = vec![format!(
             "{} steps of {} on the {}×{} Gram matrix; averages are the exact ridge models of their iterates",
             kept.steps,
-            ridge_name(kept),
+            ridge_name(&kept),
             x.columns(),
             x.columns()
         )];
@@ -130,7 +121,7 @@ impl Problem<'_> {
             one_se,
             traces,
             steps: kept.steps,
-            runs: runs.len(),
+            runs,
             notes,
             confusion,
             dial: None,

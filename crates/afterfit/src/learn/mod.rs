@@ -67,6 +67,8 @@ pub struct Settings {
     pub seed: u64,
     /// Exact minimizers.
     pub polish: Polish,
+    /// Linear and kernel models: whether the target is classes, fitted as one-hot numbers, or a number.
+    pub classes: bool,
 }
 
 /// One strength's line in a report.
@@ -96,6 +98,9 @@ pub struct Row {
     pub resolved: bool,
     /// What is left of it if not.
     pub unfinished: f64,
+    /// Whether the numbers are those of the exact minimizer instead of the average.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub polished: bool,
 }
 
 /// Where the time went.
@@ -120,6 +125,10 @@ pub struct PolishReport {
     pub iterations: u64,
     /// From zero.
     pub cold_iterations: u64,
+    /// Length of the gradient that is left.
+    pub gradient: f64,
+    /// Whether that is as short as it was meant to become.
+    pub converged: bool,
     /// Relative distance the weights moved.
     pub moved: f64,
 }
@@ -168,6 +177,11 @@ fn shape(name: &'static str, found: usize, expected: usize) -> Error {
     DataError::Shape { name, unit: "rows", found, expected, with: "the table" }.into()
 }
 
+/// A Gram matrix of this many features takes 0.8 GB, its eigenvectors as much again, and a few minutes.
+const MOST_FEATURES: usize = 10_000;
+/// A softmax keeps dozens of numbers for each feature and class.
+const MOST_COLUMNS: usize = 1_000_000;
+
 /// A shift and a scale for each column: features as fitted are `(x − shift) · scale`.
 struct Units {
     shift: Vec<f64>,
@@ -175,15 +189,18 @@ struct Units {
 }
 
 impl Units {
-    fn of<T: Element>(x: &Features<T>, standardize: bool) -> Self {
+    /// Without an intercept nothing is shifted: that would bring one in by the back door.
+    fn of<T: Element>(x: &Features<T>, standardize: bool, intercept: bool) -> Self {
         if !standardize {
             return Self { shift: vec![0.0; x.columns()], scale: vec![1.0; x.columns()] };
         }
         let means = x.means(Rows::All);
         let spreads = x.spreads(&means);
-        let shift = if x.is_sparse() { vec![0.0; means.len()] } else { means };
-        // A constant feature has nothing to scale.
-        Self { shift, scale: spreads.iter().map(|&s| if s > 0.0 { 1.0 / s } else { 1.0 }).collect() }
+        // A constant feature has nothing to scale, though its spread may come out as rounding.
+        let scale = spreads.iter().zip(&means).map(|(&s, &mean)| if s > 1e-12 * mean.abs() { 1.0 / s } else { 1.0 });
+        let scale = scale.collect();
+        let shift = if x.is_sparse() || !intercept { vec![0.0; means.len()] } else { means };
+        Self { shift, scale }
     }
 
     /// Weights and bias for the table's own units.
@@ -204,7 +221,20 @@ fn learn_typed<T: Element>(mut x: Features<T>, target: &Target, settings: &Setti
         let what = "a kernel model cannot be standardized: scale the columns of the table, or set the kernel's gamma";
         return Err(crate::data::ReadError::Empty { what: what.into() }.into());
     }
-    let units = Units::of(&x, settings.standardize);
+    let columns = x.columns();
+    match settings.model {
+        ModelChoice::Linear => require(
+            columns <= MOST_FEATURES,
+            "number of features",
+            columns as f64,
+            format!("at most {MOST_FEATURES} for a linear model, which keeps a number for every pair of them"),
+        )?,
+        ModelChoice::Softmax | ModelChoice::Kernel(_) => {
+            let limit = format!("at most {MOST_COLUMNS}");
+            require(columns <= MOST_COLUMNS, "number of features", columns as f64, limit)?;
+        }
+    }
+    let units = Units::of(&x, settings.standardize, settings.bias);
     let mut other = None;
     if let Validation::Rows(table, labels) = &settings.validation {
         other = Some((same_type::<T>(table, x.columns())?, labels));
@@ -221,7 +251,17 @@ fn learn_typed<T: Element>(mut x: Features<T>, target: &Target, settings: &Setti
         ModelChoice::Softmax => problem.softmax(x, other)?,
         ModelChoice::Kernel(kernel) => problem.kernel(&x, other, kernel)?,
     };
+    let sound = |row: &Row| [row.train_loss, row.validation_loss, row.norm].iter().all(|value| value.is_finite());
+    if !learned.rows.iter().all(sound) || learned.model.weights.iter().any(|w| !w.is_finite()) {
+        let what =
+            "the numbers of this table are too large: their squares overflow; rescale the target or the features";
+        return Err(crate::data::ReadError::Empty { what: what.into() }.into());
+    }
     learned.model.about.resolved = learned.rows[learned.best].resolved;
+    if settings.standardize && !matches!(settings.validation, Validation::Rows(..)) {
+        let note = "features were scaled by the mean and spread of all rows, those held out included";
+        learned.notes.push(note.into());
+    }
     let unresolved = learned.rows.iter().filter(|row| !row.resolved).count();
     if unresolved > 0 {
         let strongest = learned.rows.iter().filter(|row| !row.resolved).map(|row| row.l2).fold(0.0, f64::max);
@@ -229,6 +269,9 @@ fn learn_typed<T: Element>(mut x: Features<T>, target: &Target, settings: &Setti
             "{unresolved} of {} strengths (up to {strongest:.1e}) are not resolved: the run is too short for them, and their models are early-stopped",
             learned.rows.len()
         ));
+        if unresolved == learned.rows.len() && !settings.standardize {
+            learned.notes.push("features of very different sizes slow every λ down: --standardize may help".into());
+        }
     }
     Ok(learned)
 }
@@ -328,7 +371,7 @@ impl Problem<'_> {
     }
 }
 
-fn no_run() -> Error {
+fn no_validation() -> Error {
     crate::data::ReadError::Empty { what: "no validation table was given".into() }.into()
 }
 
@@ -355,6 +398,7 @@ fn row(point: &Point, train: f64, validation: f64, accuracy: Option<f64>, r2: Op
         scale: point.scale,
         resolved: point.resolved,
         unfinished: point.unfinished,
+        polished: false,
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use super::{Learned, Polish, PolishReport, Problem, Row, Seconds, Validation, confuse, row, scores};
+use super::{Learned, Polish, PolishReport, Problem, Row, Seconds, Validation, confuse, row, scores, share_right};
 use crate::data::Target;
 use crate::error::Result;
 use crate::fit::{Evaluation, SoftmaxPath, SoftmaxRun, softmax};
 use crate::model::{About, Kind, Model, largest};
-use crate::objective::{DataError, Element, Features, Softmax};
+use crate::objective::{DataError, Element, Features, Objective, Softmax, log_sum_exp};
+use crate::optimizer::RateWarning;
 use crate::polish::polish;
 use crate::select::{best, folds, mean_and_error, one_standard_error, shuffled, split};
 
@@ -87,12 +88,28 @@ impl Problem<'_> {
 
         let mut models: Vec<Vec<f64>> = (0..strengths).map(|at| path.weights(at)).collect();
         let polished = self.polish(&training, &mut models, chosen)?;
-        let rows = (0..strengths).map(|at| {
-            let accuracy = judged.iter().map(|run| run.accuracy[at]).sum::<f64>() / judged.len() as f64;
-            let norm = training.split(&models[at]).0.iter().map(|w| w * w).sum::<f64>().sqrt();
-            row(&path.points[at], on_training.loss[at], means[at], Some(accuracy), None, norm)
-        });
-        let rows: Vec<Row> = rows.collect();
+        let mut rows: Vec<Row> = (0..strengths)
+            .map(|at| {
+                let accuracy = judged.iter().map(|run| run.accuracy[at]).sum::<f64>() / judged.len() as f64;
+                let norm = training.split(&models[at]).0.iter().map(|w| w * w).sum::<f64>().sqrt();
+                row(&path.points[at], on_training.loss[at], means[at], Some(accuracy), None, norm)
+            })
+            .collect();
+        // A polished model's numbers are its own. (With folds, the losses stay those of the folds' averages.)
+        let (mut chosen, mut one_se) = (chosen, one_se);
+        for row in rows.iter_mut().filter(|row| polished.iter().any(|report| report.l2 == row.l2)) {
+            let at = settings.l2.iter().position(|&l2| l2 == row.l2).unwrap_or(chosen);
+            row.train_loss = training.value(&models[at]);
+            row.polished = true;
+            if let Some((table, labels)) = &held {
+                (row.validation_loss, row.validation_accuracy) = judge(&training, table, labels, &models[at]);
+            }
+        }
+        if settings.polish == Polish::All && held.is_some() {
+            let losses: Vec<f64> = rows.iter().map(|row| row.validation_loss).collect();
+            chosen = best(&settings.l2, &losses);
+            one_se = one_standard_error(&settings.l2, &losses, chosen, error);
+        }
         let split_model = |at: usize| {
             let (matrix, intercepts) = training.split(&models[at]);
             let bias = if intercepts.is_empty() { vec![0.0; k] } else { intercepts.to_vec() };
@@ -117,6 +134,10 @@ impl Problem<'_> {
                 String::new()
             }
         )];
+        if path.rate > path.safe_rate {
+            let warning = RateWarning { rate: path.rate, safe: path.safe_rate };
+            notes.push(format!("warning: {warning}"));
+        }
         if sampled < training.labels().len() {
             notes.push(format!(
                 "training losses are over a random {sampled} of the {} training rows",
@@ -124,8 +145,12 @@ impl Problem<'_> {
             ));
         }
         for report in &polished {
+            let end = match report.converged {
+                true => "to the exact minimizer".to_owned(),
+                false => format!("as far as L-BFGS came (a gradient of {:.1e} is left)", report.gradient),
+            };
             notes.push(format!(
-                "polished λ = {:.3e} to the exact minimizer: {} L-BFGS iterations from the average, {} from zero",
+                "polished λ = {:.3e} {end}: {} iterations from the average, {} from zero",
                 report.l2, report.iterations, report.cold_iterations
             ));
         }
@@ -170,8 +195,20 @@ impl Problem<'_> {
                 let moved: Vec<f64> = warm.weights.iter().zip(&models[at]).map(|(a, b)| a - b).collect();
                 let moved = length(&moved) / length(&warm.weights).max(f64::MIN_POSITIVE);
                 models[at] = warm.weights;
-                Ok(PolishReport { l2, iterations: warm.iterations, cold_iterations: cold.iterations, moved })
+                let (iterations, cold_iterations, gradient) = (warm.iterations, cold.iterations, warm.gradient);
+                Ok(PolishReport { l2, iterations, cold_iterations, gradient, converged: gradient <= tolerance, moved })
             })
             .collect()
     }
+}
+
+/// Mean log-loss and accuracy of one model.
+fn judge<T: Element>(objective: &Softmax<T>, x: &Features<T>, labels: &[u32], model: &[f64]) -> (f64, Option<f64>) {
+    let (matrix, intercepts) = objective.split(model);
+    let k = objective.shape()[1];
+    let bias = if intercepts.is_empty() { vec![0.0; k] } else { intercepts.to_vec() };
+    let scores = scores(x, matrix, &bias);
+    let loss = scores.chunks_exact(k).zip(labels).map(|(z, &label)| log_sum_exp(z) - z[label as usize]).sum::<f64>();
+    let hits = share_right(&largest(&scores, k), labels);
+    (loss / labels.len() as f64, Some(hits))
 }

@@ -6,7 +6,7 @@ use faer::linalg::matmul::{matmul, triangular};
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 use rayon::prelude::*;
 
-use super::{DataError, Rows};
+use super::{DataError, Rows, Shift};
 use crate::threads::par;
 
 /// The element type of data: f32 or f64.
@@ -252,7 +252,7 @@ impl<T: Element> Features<T> {
         let (d, count) = (self.columns(), rows.count(self.rows()));
         let k = weights.len() / d;
         let weights: Vec<T> = weights.iter().map(|&weight| T::of(weight)).collect();
-        let groups = (PARTIALS / out.len()).clamp(1, count.div_ceil(GROUP).min(32));
+        let groups = (PARTIALS / out.len().max(1)).clamp(1, count.div_ceil(GROUP).clamp(1, 32));
         let per_group = count.div_ceil(groups);
         let partials: Vec<(Vec<f64>, Vec<f64>)> = (0..groups)
             .into_par_iter()
@@ -328,9 +328,11 @@ impl<T: Element> Features<T> {
     }
 
     /// `XᵀX` (both triangles) and `XᵀY` over `rows`, in f64 whatever the data: a Gram matrix rounded to f32 would lose
-    /// every small λ. Y has k ≥ 1 numbers for each row of X, row by row.
+    /// every small λ. Y has k ≥ 1 numbers for each row of X, row by row. X and Y are measured from `shift`, which must be
+    /// zero for a sparse X.
     #[must_use]
-    pub fn gram(&self, rows: Rows<'_>, y: &[f64]) -> (Mat<f64>, Mat<f64>) {
+    pub fn gram(&self, rows: Rows<'_>, y: &[f64], shift: &Shift) -> (Mat<f64>, Mat<f64>) {
+        let (shift_x, shift_y) = shift.parts();
         let (count, d) = (rows.count(self.rows()), self.columns());
         let k = y.len() / self.rows();
         let (mut gram, mut cross) = (Mat::<f64>::zeros(d, d), Mat::<f64>::zeros(d, k));
@@ -342,8 +344,8 @@ impl<T: Element> Features<T> {
                     wide.clear();
                     targets.clear();
                     for row in rows.iter(part.clone()) {
-                        wide.extend(x.row(row).iter().map(|value| value.wide()));
-                        targets.extend_from_slice(&y[row * k..][..k]);
+                        wide.extend(x.row(row).iter().zip(shift_x).map(|(value, shift)| value.wide() - shift));
+                        targets.extend(y[row * k..][..k].iter().zip(shift_y).map(|(value, shift)| value - shift));
                     }
                     let chunk = MatRef::from_row_major_slice(&wide, part.len(), d);
                     triangular::matmul(
@@ -362,6 +364,7 @@ impl<T: Element> Features<T> {
                 }
             }
             Self::Sparse(x) => {
+                debug_assert!(shift_x.iter().all(|&shift| shift == 0.0), "a shifted sparse matrix is dense");
                 for row in rows.iter(0..count) {
                     for (a, left) in x.row(row) {
                         for (b, right) in x.row(row).take_while(|&(b, _)| b <= a) {

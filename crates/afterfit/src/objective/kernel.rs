@@ -180,7 +180,17 @@ impl KernelRidge {
                 with: "the training rows",
             });
         }
-        let alpha = MatRef::from_column_major_slice(alpha, cross.ncols(), alpha.len() / cross.ncols());
+        let (found, expected) = (alpha.len(), self.kernel.nrows() * self.targets.ncols());
+        if found != expected {
+            return Err(DataError::Shape {
+                name: "alpha",
+                unit: "numbers",
+                found,
+                expected,
+                with: "the training rows",
+            });
+        }
+        let alpha = MatRef::from_column_major_slice(alpha, cross.ncols(), self.targets.ncols());
         Ok(columns((cross * alpha).as_ref()))
     }
 }

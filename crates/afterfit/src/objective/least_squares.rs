@@ -6,7 +6,7 @@
 use faer::Mat;
 
 use super::features::{Element, Features};
-use super::{DataError, Moments, Objective, Quadratic, Rows};
+use super::{DataError, Moments, Objective, Quadratic, Rows, Shift};
 use crate::error::{Result, require};
 
 /// Least squares on a dense or sparse table.
@@ -73,7 +73,11 @@ impl<T: Element> LeastSquares<T> {
     /// The same loss (up to a constant) as a [`Quadratic`]: `Σ = XᵀX/n + λ0 I`, `a = Xᵀy/n`, of the centred data if
     /// there is an intercept. One pass over the data; every step afterwards costs d²k instead of 2ndk.
     pub fn gram(&self) -> Result<Quadratic, DataError> {
-        Moments::of(&self.x, &self.y, Rows::All).quadratic(self.ridge, self.means.is_some())
+        let shift = match self.means.is_some() && !self.x.is_sparse() {
+            true => Shift::at_means(&self.x, &self.y),
+            false => Shift::none(&self.x, &self.y),
+        };
+        Moments::of(&self.x, &self.y, Rows::All, &shift).quadratic(self.ridge, self.means.is_some())
     }
 
     /// Whether `steps` full-batch steps are cheaper in Gram space: nd²/2 once and d²k a step, against 2ndk a step.

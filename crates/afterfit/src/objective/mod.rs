@@ -19,7 +19,7 @@ pub use curvature::{Curvature, curvature};
 pub use features::{Csr, Dense, Element, Features};
 pub use kernel::{Kernel, KernelRidge};
 pub use least_squares::LeastSquares;
-pub use moments::Moments;
+pub use moments::{Moments, Shift};
 pub use quadratic::{Diagonalized, Quadratic};
 pub use softmax::Softmax;
 pub(crate) use softmax::log_sum_exp;
@@ -88,6 +88,11 @@ pub trait Objective {
 
     /// That H itself, for one column of W (and its intercept): columns do not interact in it.
     fn curvature_matrix(&self) -> Result<faer::Mat<f64>, DataError>;
+
+    /// Whether the Hessian is diagonal, so that each coordinate may move at a rate of its own.
+    fn is_diagonal(&self) -> bool {
+        false
+    }
 
     /// A lower bound on the curvature that needs no computation (a ridge in the loss); 0 if there is none.
     fn ridge(&self) -> f64 {

@@ -86,6 +86,12 @@ impl Quadratic {
     pub fn solve(&self, l2: f64, center: &[f64], q: Option<MatRef<'_, f64>>) -> Result<Vec<f64>> {
         require(l2 >= 0.0 && l2.is_finite(), "l2", l2, "at least 0 and finite")?;
         let [d, k] = self.shape();
+        if center.len() != d * k {
+            let (found, expected) = (center.len(), d * k);
+            return Err(
+                DataError::Shape { name: "the centre", unit: "numbers", found, expected, with: "the weights" }.into()
+            );
+        }
         let penalty = q.map_or_else(|| Mat::<f64>::identity(d, d), |q| q.to_owned());
         let center = MatRef::from_column_major_slice(center, d, k);
         let system = self.hessian() + faer::Scale(l2) * &penalty;
@@ -102,12 +108,18 @@ impl Quadratic {
     pub fn diagonalize(&self) -> Result<Diagonalized, DataError> {
         let hessian = self.hessian();
         let eigen = hessian.self_adjoint_eigen(Side::Lower).map_err(|_| DataError::Eigenvalues { name: "Σ" })?;
-        let eigenvalues: Vec<f64> = eigen.S().column_vector().iter().copied().collect();
+        let mut eigenvalues: Vec<f64> = eigen.S().column_vector().iter().copied().collect();
+        // A positive semidefinite matrix gets negative eigenvalues from rounding only: these are zeros.
+        let noise = ROUNDING * eigenvalues.iter().fold(0.0_f64, |top, e| top.max(e.abs()));
+        eigenvalues.iter_mut().filter(|e| **e < 0.0 && **e >= -noise).for_each(|e| *e = 0.0);
         let basis = eigen.U().to_owned();
         let linear = basis.transpose() * &self.linear;
         Ok(Diagonalized { quadratic: Self::diagonal(eigenvalues.clone(), linear)?, eigenvalues, basis })
     }
 }
+
+/// Eigenvalues this small beside the largest are rounding.
+const ROUNDING: f64 = 1e-9;
 
 /// A [`Quadratic`] in the eigenbasis U of its Hessian: `w = U z`.
 #[derive(Debug, Clone)]
@@ -121,6 +133,19 @@ pub struct Diagonalized {
 }
 
 impl Diagonalized {
+    /// Sets eigenvalues that are rounding, and the linear term along them, to exactly 0.
+    pub(crate) fn drop_null_space(&mut self) -> Result<(), DataError> {
+        let d = self.eigenvalues.len();
+        let noise = d as f64 * f64::EPSILON * self.eigenvalues[d - 1];
+        let mut linear = self.quadratic.linear.clone();
+        for (i, eigenvalue) in self.eigenvalues.iter_mut().enumerate().filter(|(_, e)| **e <= noise) {
+            *eigenvalue = 0.0;
+            (0..linear.ncols()).for_each(|j| linear[(i, j)] = 0.0);
+        }
+        self.quadratic = Quadratic::diagonal(self.eigenvalues.clone(), linear)?;
+        Ok(())
+    }
+
     /// `U z`: back to the original coordinates. Distances and norms are the same in both.
     #[must_use]
     pub fn restore(&self, z: &[f64]) -> Vec<f64> {
@@ -172,6 +197,10 @@ impl Objective for Quadratic {
 
     fn is_quadratic(&self) -> bool {
         true
+    }
+
+    fn is_diagonal(&self) -> bool {
+        matches!(self.hessian, Hessian::Diagonal(_))
     }
 
     fn curvature_product(&self, v: &[f64], product: &mut [f64]) {

@@ -7,7 +7,7 @@ use faer::Mat;
 
 use super::features::{Element, Features};
 use super::least_squares::curvature_of_rows;
-use super::{DataError, Objective, Rows};
+use super::{DataError, Objective, Rows, Shift};
 use crate::error::{Result, require};
 
 /// Softmax cross-entropy on a dense or sparse table.
@@ -168,7 +168,8 @@ impl<T: Element> Objective for Softmax<T> {
 
     fn curvature_matrix(&self) -> Result<Mat<f64>, DataError> {
         let (n, d) = (self.labels.len() as f64, self.x.columns());
-        let (gram, sums) = self.x.gram(Rows::All, &vec![1.0; self.labels.len()]);
+        let ones = vec![1.0; self.labels.len()];
+        let (gram, sums) = self.x.gram(Rows::All, &ones, &Shift::none(&self.x, &ones));
         let size = d + usize::from(self.intercept);
         Ok(Mat::from_fn(size, size, |i, j| match (i < d, j < d) {
             (true, true) => 0.5 * gram[(i, j)] / n + if i == j { self.ridge } else { 0.0 },

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{Iterate, Path, PathError};
 use crate::error::{Result, require};
 use crate::objective::{Objective, Rows, curvature};
-use crate::optimizer::{Optimizer, OptimizerError, RateWarning, State};
+use crate::optimizer::{Method, Optimizer, OptimizerError, RateWarning, State};
 use crate::scheme::{PathInfo, Scheme};
 
 /// Which rows each step's gradient is taken over.
@@ -22,10 +22,15 @@ pub enum Batches {
         seed: u64,
     },
     /// Consecutive rows, in a fresh order of such blocks each epoch: the fastest, and as good as shuffling when the rows
-    /// are in random order to begin with. A short last block is left out.
+    /// are in random order to begin with. The rows that do not fill a block are others each epoch. The first steps may
+    /// take more rows: large λ live on the first iterates, and would otherwise see few rows.
     Blocks {
         /// Rows a step.
         size: usize,
+        /// How many steps at the start take `first_size` rows instead.
+        first_steps: u64,
+        /// Rows of those.
+        first_size: usize,
         /// The same seed gives the same batches.
         seed: u64,
     },
@@ -44,7 +49,8 @@ struct Sampler {
     rows: usize,
     picked: Vec<usize>,
     order: Vec<usize>,
-    epoch: Option<u64>,
+    epoch: Option<(usize, u64)>,
+    offset: usize,
 }
 
 impl Sampler {
@@ -56,31 +62,33 @@ impl Sampler {
                 self.picked.clear();
                 self.picked.extend((0..size).map(|_| rng.random_range(0..self.rows)));
             }
-            Batches::Blocks { size, seed } => {
+            Batches::Blocks { size, first_steps, first_size, seed } => {
+                let (size, step) = if step < first_steps { (first_size, step) } else { (size, step - first_steps) };
                 let blocks = self.rows / size;
-                let start = size * self.order(seed, step / blocks as u64, blocks)[step as usize % blocks];
+                self.draw(seed, step / blocks as u64, blocks, self.rows % size);
+                let start = self.offset + size * self.order[step as usize % blocks];
                 return Rows::Span { start, end: start + size };
             }
             Batches::Shuffled { size, seed } => {
-                let (rows, batches) = (self.rows, self.rows / size);
-                let batch = step as usize % batches;
-                return Rows::Picked(&self.order(seed, step / batches as u64, rows)[batch * size..][..size]);
+                let batches = self.rows / size;
+                self.draw(seed, step / batches as u64, self.rows, 0);
+                return Rows::Picked(&self.order[step as usize % batches * size..][..size]);
             }
         }
         Rows::Picked(&self.picked)
     }
 
-    /// A random order of `count` things, drawn once an epoch.
-    fn order(&mut self, seed: u64, epoch: u64, count: usize) -> &[usize] {
-        if self.epoch != Some(epoch) {
+    /// A random order of `count` things and an offset of at most `spare`, once an epoch.
+    fn draw(&mut self, seed: u64, epoch: u64, count: usize, spare: usize) {
+        if self.epoch != Some((count, epoch)) {
             let mut rng = stream(seed, epoch);
             self.order = (0..count).collect();
             for i in (1..count).rev() {
                 self.order.swap(i, rng.random_range(0..=i));
             }
-            self.epoch = Some(epoch);
+            self.offset = rng.random_range(0..=spare);
+            self.epoch = Some((count, epoch));
         }
-        &self.order
     }
 }
 
@@ -90,8 +98,10 @@ fn stream(seed: u64, number: u64) -> ChaCha8Rng {
     rng
 }
 
-/// A gradient this many times the first one means the run is lost.
+/// A gradient this many times the largest of the first few means the run is lost.
 const DIVERGED: f64 = 1e8;
+/// How many gradients at the start set that scale: a single small batch may happen to have almost none.
+const SCALE_STEPS: u64 = 10;
 
 /// An optimizer about to run. Every visit is the same run from the same start, bit for bit.
 pub struct LivePath<'a> {
@@ -115,16 +125,18 @@ impl<'a> LivePath<'a> {
     ) -> Result<Self> {
         let (shape, width) = (objective.shape(), objective.width());
         optimizer.validate(shape, width)?;
-        if let Batches::Independent { size, .. } | Batches::Blocks { size, .. } | Batches::Shuffled { size, .. } =
-            batches
-        {
+        let sizes = match batches {
+            Batches::Full => vec![],
+            Batches::Independent { size, .. } | Batches::Shuffled { size, .. } => vec![size],
+            Batches::Blocks { size, first_size, .. } => vec![size, first_size],
+        };
+        for size in sizes {
             let rows = objective.rows();
-            require(
-                (1..=rows).contains(&size),
-                "batch size",
-                size as f64,
-                format!("from 1 to the {rows} rows there are"),
-            )?;
+            let limit = format!("from 1 to the {rows} rows there are");
+            require((1..=rows).contains(&size), "batch size", size as f64, limit)?;
+        }
+        if matches!(optimizer.method, Method::Coordinatewise { .. }) && !objective.is_diagonal() {
+            return Err(OptimizerError::NotDiagonal.into());
         }
         let center = center.map_or_else(|| vec![0.0; width], <[f64]>::to_vec);
         if center.len() != width {
@@ -140,7 +152,7 @@ impl<'a> LivePath<'a> {
             stochastic: batches != Batches::Full,
             shape,
             factors: match &optimizer.method {
-                crate::optimizer::Method::Coordinatewise { factors } => Some(factors.clone()),
+                Method::Coordinatewise { factors } => Some(factors.clone()),
                 _ => None,
             },
         };
@@ -149,7 +161,9 @@ impl<'a> LivePath<'a> {
         Ok(Self { objective, optimizer, batches, center, info, start, end: None })
     }
 
-    /// Starts later visits at `state` instead of at the centre: the first iterate visited is the one it holds.
+    /// Starts later visits at `state` instead of at the centre: the first iterate visited is the one it holds. For a
+    /// [`Dial`](crate::dial::Dial) that goes on; averages of the resumed part alone know nothing of the iterates before
+    /// it (their mass is reported as `before`).
     pub fn resume(mut self, state: State) -> Result<Self> {
         let refuse = |what, found: usize, expected: usize| PathError::State {
             what,
@@ -161,6 +175,9 @@ impl<'a> LivePath<'a> {
         }
         if state.memory.len() != self.start.memory.len() {
             return Err(refuse("momentum entries", state.memory.len(), self.start.memory.len()).into());
+        }
+        if let Some(position) = state.weights.iter().chain(&state.memory).position(|value| !value.is_finite()) {
+            return Err(OptimizerError::NotFinite { value: f64::NAN, position }.into());
         }
         if state.step > self.info.steps() {
             return Err(PathError::State {
@@ -227,8 +244,10 @@ impl Path for LivePath<'_> {
             picked: Vec::new(),
             order: Vec::new(),
             epoch: None,
+            offset: 0,
         };
-        let mut first_norm: Option<f64> = None;
+        // A gradient of exactly zero says nothing about the scale of the problem.
+        let mut scale = f64::MIN_POSITIVE;
         while state.step < self.info.steps() {
             let (step, rate) = (state.step, self.info.rates[state.step as usize]);
             visit(Iterate { weights: &state.weights, rate: Some(rate), step })?;
@@ -238,11 +257,12 @@ impl Path for LivePath<'_> {
                 self.objective.gradient(weights, rows, g);
                 norm = Some(g.iter().map(|g| g * g).sum::<f64>().sqrt());
             });
-            // A gradient of exactly zero says nothing about the scale of the problem.
-            if let Some(norm) = norm.filter(|&norm| norm != 0.0) {
-                let first = *first_norm.get_or_insert(norm);
-                if norm.is_nan() || norm > DIVERGED * first {
-                    self.diverged(step, norm / first, rate)?;
+            if let Some(norm) = norm {
+                if norm.is_nan() || (step - self.start.step >= SCALE_STEPS && norm > DIVERGED * scale) {
+                    self.diverged(step, norm / scale, rate)?;
+                }
+                if step - self.start.step < SCALE_STEPS {
+                    scale = scale.max(norm);
                 }
             }
         }

@@ -162,7 +162,17 @@ impl StoredPath {
             factors: header.factors,
         };
         Scheme::new(&info)?;
-        Ok(Self { file: file.into(), center: reader.read_all("center", width)?, reader, info, kept: header.kept })
+        let matrix = info.shape[0].checked_mul(info.shape[1]);
+        if matrix.is_none_or(|matrix| matrix == 0 || matrix > width) {
+            return Err(
+                inconsistent("shape", format!("{:?}", info.shape), format!("iterates have {width} numbers")).into()
+            );
+        }
+        let center = reader.read_all("center", width)?;
+        if let Some(position) = center.iter().position(|value| !value.is_finite()) {
+            return Err(PathError::NotFinite { path: file.into(), step: 0, value: center[position], position }.into());
+        }
+        Ok(Self { file: file.into(), center, reader, info, kept: header.kept })
     }
 }
 

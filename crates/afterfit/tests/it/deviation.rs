@@ -226,7 +226,9 @@ fn a_shuffled_epoch_sees_every_row_once() {
             Ok(Mat::identity(1, 1))
         }
     }
-    for batches in [Batches::Shuffled { size: 5, seed: 3 }, Batches::Blocks { size: 5, seed: 3 }] {
+    for batches in
+        [Batches::Shuffled { size: 5, seed: 3 }, Batches::Blocks { size: 5, first_steps: 0, first_size: 5, seed: 3 }]
+    {
         let counting = Counting(Vec::new().into());
         let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.1));
         LivePath::new(&counting, optimizer, batches, 8, None).unwrap().last().unwrap();
@@ -238,4 +240,12 @@ fn a_shuffled_epoch_sees_every_row_once() {
         }
         assert_ne!(seen[..20], seen[20..]);
     }
+    // Rows that do not fill a block take turns: with 20 rows and blocks of 7, all are seen within a few epochs.
+    let counting = Counting(Vec::new().into());
+    let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.1));
+    let batches = Batches::Blocks { size: 7, first_steps: 3, first_size: 14, seed: 3 };
+    LivePath::new(&counting, optimizer, batches, 60, None).unwrap().last().unwrap();
+    let seen = counting.0.into_inner();
+    assert_eq!(seen.len(), 3 * 14 + 57 * 7);
+    assert!((0..20).all(|row| seen.contains(&row)));
 }

@@ -1,7 +1,7 @@
 //! One run, every λ.
 
 use afterfit::fit::{RidgeRun, SoftmaxRun, ridge, softmax};
-use afterfit::objective::{Moments, Objective, Rows, Softmax};
+use afterfit::objective::{Dense, Features, LeastSquares, Moments, Objective, Rows, Shift, Softmax};
 use afterfit::optimizer::Method;
 use afterfit::polish::{polish, rescale};
 use afterfit::scheme::Recurrence;
@@ -9,7 +9,7 @@ use rand::RngExt;
 
 use crate::common::*;
 
-const DEFAULT: RidgeRun = RidgeRun { recurrence: None, rate: None, steps: None };
+const DEFAULT: RidgeRun = RidgeRun { recurrence: None, rate: None, steps: None, consistent: false };
 
 fn strengths(from: f64, to: f64, count: usize) -> Vec<f64> {
     (0..count).map(|i| from * (to / from).powf(i as f64 / (count - 1) as f64)).collect()
@@ -19,8 +19,9 @@ fn strengths(from: f64, to: f64, count: usize) -> Vec<f64> {
 fn the_default_ridge_run_is_exact_at_every_strength() {
     let mut rng = rng(91);
     // Condition numbers up to 1e9, and exactly singular: more features than rows.
-    let singular =
-        Moments::of(&dense(&mut rng, 10, 25), &vector(&mut rng, 20), Rows::All).quadratic(0.0, true).unwrap();
+    let (table, targets) = (dense(&mut rng, 10, 25), vector(&mut rng, 20));
+    let moments = Moments::of(&table, &targets, Rows::All, &Shift::at_means(&table, &targets));
+    let singular = moments.quadratic(0.0, true).unwrap();
     let spread = quadratic(&mut rng, &log_spectrum(25, 1e-8, 10.0), 2);
     for problem in [singular, spread] {
         let grid = strengths(1e-6, 1e3, 40);
@@ -136,4 +137,66 @@ fn bad_settings_are_errors() {
     assert_eq!(refused(wild, &[0.1]).unwrap(), "momentum is 2: it must be at least 0 and below 1");
     let problem = quadratic(&mut rng(95), &[1.0, 2.0], 1);
     assert!(ridge(&problem, &[], &DEFAULT).is_err() && ridge(&problem, &[-1.0], &DEFAULT).is_err());
+}
+
+#[test]
+fn collinear_columns_of_any_size_are_no_trouble() {
+    // Rounding leaves eigenvalues of about −1e-16·β, which a small λ must not meet.
+    let mut rng = rng(96);
+    for size in [1.0, 1e3, 1e6] {
+        let mut values = Vec::new();
+        for _ in 0..60 {
+            let (a, b) = (size * uniform(&mut rng, -1.0, 1.0), size * uniform(&mut rng, -1.0, 1.0));
+            values.extend([a, b, a + b, a - b, 2.0 * a]);
+        }
+        let x = Features::Dense(Dense::new(60, 5, values).unwrap());
+        let loss = LeastSquares::new(x, vector(&mut rng, 60), 1, 0.0, true).unwrap();
+        let run = RidgeRun { consistent: true, ..DEFAULT };
+        let path = ridge(&loss.gram().unwrap(), &strengths(1e-5, 1e2, 8), &run).unwrap();
+        let least = path.weights.iter().map(|w| loss.value(w)).fold(f64::INFINITY, f64::min);
+        assert!(path.points.iter().all(|point| point.resolved));
+        // Every model fits at least as well as the zero model, and the weights are of the size of 1/size.
+        for weights in &path.weights {
+            assert!(loss.value(weights) <= loss.value(&[0.0; 5]) + 1e-12);
+            assert!(norm(weights) < 10.0 / size, "{size}: {weights:?}");
+        }
+        assert!(least < loss.value(&[0.0; 5]));
+    }
+}
+
+/// Moments, their sums and differences, and the losses from them, against the rows themselves.
+#[test]
+fn moments_equal_the_rows() {
+    let mut rng = rng(97);
+    // Means a thousand times the spread.
+    let values: Vec<f64> = (0..200 * 3).map(|_| 1000.0 + uniform(&mut rng, -1.0, 1.0)).collect();
+    let x = Features::Dense(Dense::new(200, 3, values).unwrap());
+    let y: Vec<f64> = (0..400).map(|_| -500.0 + uniform(&mut rng, -1.0, 1.0)).collect();
+    let (weights, bias) = (vector(&mut rng, 6), vector(&mut rng, 2));
+    let fold: Vec<usize> = (0..200).step_by(7).collect();
+    let rest: Vec<usize> = (0..200).filter(|row| row % 7 != 0).collect();
+    let by_rows = |rows: &[usize]| {
+        let mut scores = vec![0.0; rows.len() * 2];
+        x.pick(rows).multiply(&weights, &mut scores);
+        let pairs = scores.chunks(2).zip(rows);
+        let squares = pairs.map(|(s, row)| (0..2).map(|j| (s[j] + bias[j] - y[row * 2 + j]).powi(2)).sum::<f64>());
+        squares.sum::<f64>() / (2.0 * rows.len() as f64)
+    };
+    for shift in [Shift::none(&x, &y), Shift::at_means(&x, &y)] {
+        let part = Moments::of(&x, &y, Rows::Picked(&fold), &shift);
+        let total = Moments::of(&x, &y, Rows::All, &shift);
+        let without = total.without(&part);
+        for (moments, rows) in [(&part, &fold), (&without, &rest), (&without.with(&part), &(0..200).collect())] {
+            let (found, expected) = (moments.loss(&weights, &bias), by_rows(rows));
+            assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+        }
+    }
+    // Around its mean, the Hessian keeps its digits where raw moments lose (mean/spread)² of them.
+    let centred = Moments::of(&x, &y, Rows::All, &Shift::at_means(&x, &y)).quadratic(0.0, true).unwrap();
+    let means = x.means(Rows::All);
+    let Features::Dense(table) = &x else { unreachable!("dense above") };
+    let slow = |i: usize, j: usize| {
+        (0..200).map(|r| (table.row(r)[i] - means[i]) * (table.row(r)[j] - means[j])).sum::<f64>() / 200.0
+    };
+    assert!((0..9).all(|at| (centred.hessian()[(at / 3, at % 3)] - slow(at / 3, at % 3)).abs() < 1e-13));
 }

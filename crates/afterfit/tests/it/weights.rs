@@ -119,6 +119,29 @@ fn comparators_by_hand() {
 }
 
 #[test]
+fn comparators_count_kept_iterates_and_strides_are_approximations() {
+    let mut rng = rng(22);
+    let objective = quadratic(&mut rng, &[0.5, 1.0], 1);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("path.safetensors");
+    let mut path = run(&objective, Method::Descent, RateSchedule::Constant(0.1), 40, None);
+    record(&mut path, Recording::Every(10), &file).unwrap();
+    let kept: Vec<Vec<f64>> = iterates(&mut StoredPath::open(&file).unwrap());
+    let average = |weighting| {
+        averages(&mut StoredPath::open(&file).unwrap(), &[weighting], Answer::Normalized, Stride::Linear)
+            .unwrap()
+            .remove(0)
+    };
+    let tail = average(Weighting::Tail(2));
+    let mean: Vec<f64> = kept[3].iter().zip(&kept[4]).map(|(a, b)| 0.5 * (a + b)).collect();
+    assert!(distance(&tail.weights, &mean) < 1e-15, "the last two checkpoints, not the last two steps");
+    assert_eq!(average(Weighting::L2(0.1)).status.standing, Standing::Approximation);
+    assert_eq!(tail.status.standing, Standing::Heuristic);
+    let whole = averages(&mut path, &[Weighting::L2(0.1)], Answer::Normalized, Stride::Linear).unwrap();
+    assert_eq!(whole[0].status.standing, Standing::Exact);
+}
+
+#[test]
 fn mass_outside_the_kept_steps_is_reported() {
     let weights = [0.1, 0.2, 0.3, 0.25, 0.15];
     let given = strided(&weights, &[1, 3], Stride::Linear).unwrap();
