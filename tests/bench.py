@@ -28,14 +28,19 @@ def say(text):
 
 def measured(*arguments):
     """Runs the command; its JSON, wall seconds and peak memory in bytes."""
-    with tempfile.TemporaryFile() as out:
-        start = time.perf_counter()
-        child = subprocess.Popen([AFTERFIT, *map(str, arguments)], stdout=out, stderr=subprocess.DEVNULL)
-        _, status, usage = os.wait4(child.pid, 0)
-        seconds = time.perf_counter() - start
-        assert status == 0, arguments
-        out.seek(0)
-        return json.loads(out.read()), seconds, usage.ru_maxrss * 1024
+    # A small process of its own starts the command: a fork of this one would count our arrays as the command's memory.
+    watch = (
+        "import json, os, subprocess, sys, time\n"
+        "start = time.perf_counter()\n"
+        "child = subprocess.Popen(sys.argv[1:], stderr=subprocess.DEVNULL)\n"
+        "_, status, usage = os.wait4(child.pid, 0)\n"
+        "print('\\n' + json.dumps([status, time.perf_counter() - start, usage.ru_maxrss * 1024]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", watch, AFTERFIT, *map(str, arguments)], capture_output=True, text=True, check=True)
+    *printed, last = done.stdout.strip().splitlines()
+    status, seconds, memory = json.loads(last)
+    assert status == 0, (arguments, done.stderr)
+    return json.loads("".join(printed)), seconds, memory
 
 
 def idx(path):

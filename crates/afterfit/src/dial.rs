@@ -523,9 +523,9 @@ impl Dial {
         };
         let mut dial = Self::with_parts(nodes, &info, &center, header.parts.clone())?;
         dial.masses = reader.read_all("masses", header.nodes)?;
-        if !dial.masses.iter().all(|mass| (0.0..=1.0).contains(mass))
-            || !(header.reach >= 0.0 && header.reach.is_finite())
-        {
+        let masses = dial.masses.iter().all(|mass| (0.0..=1.0).contains(mass));
+        let reach = header.reach >= 0.0 && header.reach.is_finite();
+        if !(masses && reach) {
             return Err(inconsistent("its masses or its reach are impossible".into()).into());
         }
         let last = read_group(&mut reader, "last")?;

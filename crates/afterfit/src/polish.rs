@@ -30,6 +30,8 @@ pub struct Rescaled {
 }
 
 const MOST_ITERATIONS: usize = 50;
+/// A Newton step this small, relative to where it is taken, is the last.
+const SETTLED: f64 = 1e-5;
 
 /// Rescales `weights` (the objective's flat layout) for a penalty `l2` next to the mean loss. Intercepts, if the
 /// objective has them, start from those in `weights`. Cost: one product with the data, then n·k² per Newton step.
@@ -180,22 +182,24 @@ impl Rescale<'_> {
             };
             let step = factor.solve(Mat::from_fn(at.len(), 1, |i, _| here.gradient[i]));
             // Relative to the scale, which may be tiny; intercepts are of the order of 1.
-            let moved = (0..at.len())
-                .map(|i| step[(i, 0)].abs() / if i == 0 { at[0].abs().max(f64::MIN_POSITIVE) } else { 1.0 });
-            if moved.fold(0.0, f64::max) <= 1e-9 {
-                break;
-            }
-            iterations += 1;
-            // Halve until the loss falls: far from the optimum a full Newton step can overshoot.
+            let of = |i: usize| if i == 0 { at[0].abs().max(f64::MIN_POSITIVE) } else { 1.0 };
+            let size = (0..at.len()).map(|i| step[(i, 0)].abs() / of(i)).fold(0.0, f64::max);
+            // Halve until the loss falls: far from the optimum a full Newton step can overshoot. Near it, rounding decides.
+            let allowed = here.value + 1e-12 * here.value.abs();
             let shortened = (0..20).map(|halvings| 0.5_f64.powi(halvings));
             let mut trials = shortened.map(|length| {
                 let trial: Vec<f64> = at.iter().enumerate().map(|(i, a)| a - length * step[(i, 0)]).collect();
                 let local = self.local(&trial);
                 (trial, local)
             });
-            match trials.find(|(_, local)| local.value <= here.value) {
+            match trials.find(|(_, local)| local.value <= allowed) {
                 Some((better, local)) => (at, here) = (better, local),
                 None => break,
+            }
+            iterations += 1;
+            // Newton's next error is the square of this one.
+            if size <= SETTLED {
+                break;
             }
         }
         Solved { at, before, after: here.value, iterations }

@@ -108,11 +108,11 @@ pub(super) fn csv(path: &Path, texts: &[&str]) -> Result<Frame, ReadError> {
     let mut first = reader()?;
     let names: Vec<String> = first.headers().map_err(explain)?.iter().map(str::to_owned).collect();
     require_names(path, &names)?;
-    if let [only] = &names[..] {
-        if let Some(separator) = [';', '\t'].into_iter().find(|&separator| only.contains(separator)) {
-            let reason = format!("the header is one field: fields must be separated by commas, not by {separator:?}");
-            return Err(malformed(path, reason));
-        }
+    if let [only] = &names[..]
+        && let Some(separator) = [';', '\t'].into_iter().find(|&separator| only.contains(separator))
+    {
+        let reason = format!("the header is one field: fields must be separated by commas, not by {separator:?}");
+        return Err(malformed(path, reason));
     }
     let mut numeric: Vec<bool> = names.iter().map(|name| !texts.contains(&name.as_str())).collect();
     let mut rows = 0;

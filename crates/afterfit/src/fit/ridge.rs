@@ -18,7 +18,7 @@ use crate::theory::{accelerated_momentum, steps_to_spend};
 use super::{Point, RESOLVED};
 
 /// How to run. Everything but the strengths has a default.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RidgeRun {
     /// The optimizer; `None` is the preconditioned run. Descent and momentum methods are the same in every basis.
     pub recurrence: Option<Recurrence>,
@@ -29,12 +29,6 @@ pub struct RidgeRun {
     /// Whether the linear term lies in the range of the Hessian, as in least squares: what it has along eigenvectors of
     /// eigenvalue 0 is rounding then, which a small λ would blow up, and is dropped.
     pub consistent: bool,
-}
-
-impl Default for RidgeRun {
-    fn default() -> Self {
-        Self { recurrence: None, rate: None, steps: None, consistent: false }
-    }
 }
 
 /// Every λ of a quadratic loss.

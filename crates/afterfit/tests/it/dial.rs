@@ -78,6 +78,7 @@ fn the_certificate_is_never_exceeded() {
         run(&quadratic, Method::Descent, drops, 700, Some(&center)),
         run(&quadratic, Method::HeavyBall { momentum: 0.9 }, RateSchedule::Constant(1.0), 700, Some(&center)),
         run(&quadratic, Method::NesterovPaper { alpha: 1e-4 }, RateSchedule::Constant(1.0), 700, Some(&center)),
+        run(&quadratic, Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(1.0), 700, Some(&center)),
         stochastic(Method::Descent, 0.5),
         stochastic(Method::Nesterov { momentum: 0.9 }, 0.05),
     ];

@@ -1,7 +1,7 @@
 //! Averages equal regularized models: at every step, and in the limit.
 
 use afterfit::average::{Average, CoordinateAverage, averages, trace};
-use afterfit::objective::{Kernel, KernelRidge, Quadratic};
+use afterfit::objective::{Kernel, KernelRidge, LeastSquares, Quadratic};
 use afterfit::optimizer::{Method, Preconditioner, RateSchedule};
 use afterfit::path::Path;
 use afterfit::scheme::{Answer, Decay, Recurrence, Scheme, Standing, Stride, Weighting};
@@ -194,7 +194,7 @@ fn kernel_dual_descent_with_matrix_weights() {
     let (eigen, factors) = problem.dual().unwrap();
     let top = factors.iter().fold(0.0_f64, |a, &b| a.max(b));
     let schedule = random_rates(10, 1500, 1.0 / (top * (top + ridge)));
-    for l2 in [0.0101, 0.5, 30.0, 1e6] {
+    for l2 in [ridge + 1e-12, 0.0101, 0.5, 30.0, 1e6] {
         let mut path =
             run(&eigen.quadratic, Method::Coordinatewise { factors: factors.clone() }, schedule.clone(), 1500, None);
         let reference = dual_reference(&kernel, &y, l2, ridge, &path.info().rates);
@@ -287,6 +287,22 @@ fn limits_equal_the_direct_solve_with_centre_and_ridge() {
             }
         }
     }
+}
+
+#[test]
+fn a_ridge_in_the_training_loss_stays_centred_at_zero() {
+    // λ0 given to the objective itself, rows and all: (Σ + (λ0+λ)I) w = a + λc.
+    let mut rng = rng(16);
+    let (x, y, center) = (dense(&mut rng, 80, 4), vector(&mut rng, 80), vector(&mut rng, 4));
+    let (ridge, l2) = (0.2, 0.3);
+    let plain = LeastSquares::new(x.clone(), y.clone(), 1, 0.0, true).unwrap().gram().unwrap();
+    let objective = LeastSquares::new(x, y, 1, ridge, true).unwrap();
+    let mut path = run(&objective, Method::Nesterov { momentum: 0.5 }, RateSchedule::Constant(0.5), 400, Some(&center));
+    let found = averages(&mut path, &[Weighting::L2(l2)], Answer::Normalized, Stride::Linear).unwrap();
+    // The direct solve with both penalties: λ0 around 0 and λ around c is λ0+λ around λc/(λ0+λ).
+    let shifted: Vec<f64> = center.iter().map(|c| c * l2 / (ridge + l2)).collect();
+    let direct = plain.solve(ridge + l2, &shifted, None).unwrap();
+    assert!(relative(&found[0].weights, &direct) < 1e-12);
 }
 
 #[test]
