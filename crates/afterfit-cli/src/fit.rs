@@ -327,7 +327,9 @@ pub(crate) fn explain(error: afterfit::Error) -> anyhow::Error {
 
 fn advise(error: &ReadError) -> Option<anyhow::Error> {
     let hint = match error {
-        ReadError::MissingValues { .. } => "--missing drop leaves such rows out, --missing mean fills numbers in",
+        ReadError::MissingValues { .. } => {
+            "fit --missing drop leaves such rows out, fit --missing mean fills numbers in (a target it does not)"
+        }
         ReadError::AllMissing { column } => {
             return Some(Advice::error(error.to_string(), format!("leave it out with --drop {column}")));
         }
