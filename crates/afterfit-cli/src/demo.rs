@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         standardize: false,
         ridge: RidgeRun::default(),
         classes: true,
-        softmax: SoftmaxRun { steps: Some(12_000), ..SoftmaxRun::default() },
+        softmax: SoftmaxRun { steps: Some(28_000), batch: Some(64), ..SoftmaxRun::default() },
         seed: 0,
         polish: Polish::Off,
     };

@@ -86,7 +86,9 @@ pub(crate) fn curve(learned: &Learned) -> String {
         sorted.sort_by(f64::total_cmp);
         sorted[sorted.len() / 2]
     };
-    let high = top.min(low + 4.0 * (median - low)).max(low + 1e-12 * low.abs().max(1e-300));
+    // A path that is flat for most λ still shows where it leaves the ground.
+    let interesting = (low + 4.0 * (median - low)).max(low + 0.25 * low.abs());
+    let high = top.min(interesting).max(low + 1e-12 * low.abs().max(1e-300));
     let logs: Vec<f64> = rows.iter().map(|row| row.l2.ln()).collect();
     let (left, right) = logs.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), &l| (a.min(l), b.max(l)));
     let mut cells = vec![vec![' '; WIDTH]; HEIGHT];
