@@ -16,7 +16,7 @@ test: $(VENV)/ready
 ifeq ($(NEXTEST),yes)
 	cargo nextest run --workspace
 else
-	cargo test --workspace --all-targets
+	cargo test --workspace --lib --bins --tests
 endif
 	cargo test --workspace --doc
 	cargo build --release
