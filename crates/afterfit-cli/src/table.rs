@@ -31,10 +31,10 @@ pub(crate) fn path(learned: &Learned) -> String {
         let mut line = format!(
             "{:>10}  {:>11}  {:>11}  {:>9}  {:>9}",
             short(row.l2),
-            fixed(row.train_loss),
-            fixed(row.validation_loss),
+            short(row.train_loss),
+            short(row.validation_loss),
             self::score(row),
-            fixed(row.norm)
+            short(row.norm)
         );
         if let Some(degrees) = row.degrees_of_freedom {
             line.push_str(&format!("  {degrees:>7.1}"));
@@ -63,11 +63,6 @@ pub(crate) fn score(row: &Row) -> String {
         (_, Some(r2)) => format!("{r2:.4}"),
         _ => "–".into(),
     }
-}
-
-/// Four significant digits, never an exponent that a column cannot hold.
-fn fixed(value: f64) -> String {
-    short(value)
 }
 
 const WIDTH: usize = 64;

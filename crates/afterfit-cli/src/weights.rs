@@ -63,10 +63,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.json {
         return json(&output);
     }
-    let mut table = format!("penalty  λ/2·‖w−w_0‖²  with λ = {} (exact on a quadratic loss)\n", short(args.l2));
-    if recurrence.penalty() != "½‖w−c‖²" {
-        table = table.replace("‖²", "‖²_Q");
-    }
+    let (penalty, l2) = (recurrence.penalty(), short(args.l2));
+    let mut table = format!("penalty  λ·{penalty} with λ = {l2} and c = w_0 (exact on a quadratic loss)\n");
     let _ = writeln!(table, "ratio    {ratio:.9} from one weight to the next\n\n   k  weight of w_k");
     let shown = output.weights.len().min(20);
     for (k, weight) in output.weights[..shown].iter().enumerate() {

@@ -501,7 +501,7 @@ fn demo_runs_and_replaces_only_its_own_files() {
         let output = afterfit().current_dir(here.path()).arg("demo").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        for part in ["best λ", "validation loss", "retrained", "cosine", "notes"].iter().take(4) {
+        for part in ["best λ", "validation loss", "retrained", "cosine"] {
             assert!(text.contains(part), "{part}\n{text}");
         }
         assert_eq!(entries(&mine), ["digits.safetensors", "notes.txt", "report.html"]);

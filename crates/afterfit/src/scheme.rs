@@ -339,6 +339,7 @@ impl Scheme {
 pub(crate) fn comparator_weights(weighting: Weighting, count: usize) -> Result<Vec<f64>, OutOfRange> {
     let last = count - 1;
     let weights: Vec<f64> = match weighting {
+        // (λ is never asked for here: its weights depend on the rates.)
         Weighting::L2(_) | Weighting::Uniform => vec![1.0; count],
         Weighting::Ratio(ratio) => {
             require(ratio > 0.0 && ratio <= 1.0, "ratio", ratio, "above 0 and at most 1")?;

@@ -104,8 +104,8 @@ fn above(
 pub enum Noise {
     /// `E‖ε_k‖² ≤ σ²`: Chebyshev, `√(1/δ)`.
     Variance,
-    /// `‖ε_k‖ ≤ σ` always (or sub-Gaussian norm): the martingale Hoeffding inequality in a Hilbert space (Pinelis),
-    /// `√(2 ln(2/δ))`. The paper's footnote 2.
+    /// `‖ε_k‖ ≤ σ` always: the martingale Hoeffding inequality in a Hilbert space (Pinelis), `√(2 ln(2/δ))`. The paper's
+    /// footnote 2; for noise that is only sub-Gaussian, the same up to a constant.
     Bounded,
 }
 
