@@ -3,8 +3,11 @@
 //! Data go to stdout, messages to stderr. A failure prints `error: …` (and `hint: …` where there is one) and exits
 //! with 1; a wrong command line exits with 2.
 
+mod average;
 mod data;
 mod demo;
+mod dial;
+mod evaluate;
 mod fit;
 mod inspect;
 mod output;
@@ -44,6 +47,12 @@ enum Command {
     Fit(Box<fit::Args>),
     /// Predict with a saved model.
     Predict(predict::Args),
+    /// Average checkpoints of a network: every strength in one pass.
+    #[command(allow_negative_numbers = true)]
+    Average(Box<average::Args>),
+    /// Read models off a dial.
+    #[command(subcommand, allow_negative_numbers = true)]
+    Dial(dial::Command),
     /// Say what a model, dial, path or checkpoint file holds.
     Inspect(inspect::Args),
     /// Well-known data sets.
@@ -84,6 +93,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Fit(args) => fit::run(&args),
         Command::Predict(args) => predict::run(&args),
+        Command::Average(args) => average::run(&args),
+        Command::Dial(command) => dial::run(&command),
         Command::Inspect(args) => inspect::run(&args),
         Command::Data(command) => data::run(&command),
         Command::Weights(args) => weights::run(&args),

@@ -145,3 +145,56 @@ pub(crate) fn working<T>(what: &str, quiet: bool, work: impl FnOnce() -> T) -> T
     spinner.finish_and_clear();
     result
 }
+
+/// Bytes done of bytes to do; nothing when quiet or when stderr is not a terminal.
+pub(crate) fn progress_bar(bytes: u64, quiet: bool) -> indicatif::ProgressBar {
+    if quiet {
+        return indicatif::ProgressBar::hidden();
+    }
+    let style = indicatif::ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+    indicatif::ProgressBar::new(bytes).with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
+}
+
+/// A number of bytes, written and read as `5GB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+        let unit = text[digits.len()..].trim().to_lowercase();
+        let scale: f64 = match unit.as_str() {
+            "" | "b" => 1.0,
+            "k" | "kb" => 1e3,
+            "m" | "mb" => 1e6,
+            "g" | "gb" => 1e9,
+            "t" | "tb" => 1e12,
+            "kib" => 1024.0,
+            "mib" => 1024.0 * 1024.0,
+            "gib" => 1024.0 * 1024.0 * 1024.0,
+            _ => return Err(format!("`{text}` is not a size such as 64MB or 5GB")),
+        };
+        let value: f64 = digits.trim().parse().map_err(|_| format!("`{text}` is not a size such as 64MB or 5GB"))?;
+        let bytes = value * scale;
+        if (1.0..1e18).contains(&bytes) {
+            Ok(Self(bytes as u64))
+        } else {
+            Err(format!("a size of {text} is not possible: from 1 byte to 1e18"))
+        }
+    }
+}
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = ["B", "kB", "MB", "GB", "TB"];
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        while value >= 1000.0 && unit + 1 < units.len() {
+            value /= 1000.0;
+            unit += 1;
+        }
+        write!(formatter, "{} {}", short(value), units[unit])
+    }
+}

@@ -4,7 +4,7 @@ use afterfit::dial::{Plan, plan};
 use afterfit::scheme::PathInfo;
 use anyhow::Result;
 
-use crate::output::{Advice, json, short, text};
+use crate::output::{Advice, Bytes, json, short, text};
 use crate::recurrence;
 use crate::strengths::Strengths;
 
@@ -59,17 +59,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     text(&format!(
         "nodes        {nodes}\ncertificate  {} (no weight is off by more than this share of the farthest any weight moves)\nmemory       {} for the sums in f64\n",
         short(certificate),
-        size(bytes)
+        Bytes(bytes)
     ))
-}
-
-fn size(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    format!("{} {}", short(value), units[unit])
 }

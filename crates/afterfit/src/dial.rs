@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::average::Bank;
 use crate::error::{OutOfRange, Result, require, require_l2, require_rate};
 use crate::optimizer::MOST_STEPS;
-use crate::scheme::{Answer, PathInfo, Recurrence, Scheme};
+use crate::scheme::{Answer, PathInfo, RateRun, Recurrence, Scheme};
 use crate::store::{Reader, Writer};
 use crate::threads::par;
 
@@ -116,6 +116,12 @@ impl Nodes {
         let (middle, half) = (0.5 * (from.ln() + to.ln()), 0.5 * (to.ln() - from.ln()));
         let l2 = (0..count).map(|j| (middle - half * angle(j, count).cos()).exp().clamp(from, to));
         Ok(Self { from, to, l2: l2.collect() })
+    }
+
+    /// The ends of the range.
+    #[must_use]
+    pub fn range(&self) -> (f64, f64) {
+        (self.from, self.to)
     }
 
     /// The λ of each node, rising.
@@ -452,6 +458,10 @@ impl Dial {
             reach: self.bank.reach(),
             seen: self.seen,
             parts: self.parts.clone(),
+            dtypes: Vec::new(),
+            copied: Vec::new(),
+            tied: Vec::new(),
+            source: None,
         };
         let groups = groups(self.nodes.l2.len());
         let mut tensors = vec![
@@ -545,41 +555,53 @@ impl Dial {
 }
 
 /// `center`, `last`, `node-00`, `node-01`, …: each holds one copy of the model's tensors.
-fn groups(nodes: usize) -> Vec<String> {
+pub(crate) fn groups(nodes: usize) -> Vec<String> {
     let nodes = (0..nodes).map(|j| format!("node-{j:02}"));
     ["center".to_owned(), "last".to_owned()].into_iter().chain(nodes).collect()
 }
 
 impl Part {
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shape.iter().fold(1, |size: usize, &length| size.saturating_mul(length))
     }
 }
 
-const KIND: &str = "dial";
+pub(crate) const KIND: &str = "dial";
 
 /// Visible in the file's header under `afterfit`.
-#[derive(Serialize, Deserialize)]
-struct Header {
-    kind: String,
-    version: u32,
-    from: f64,
-    to: f64,
-    nodes: usize,
-    recurrence: Recurrence,
-    quadratic: bool,
-    stochastic: bool,
-    shape: [usize; 2],
-    steps: u64,
-    reach: f64,
-    seen: bool,
-    parts: Vec<Part>,
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Header {
+    pub(crate) kind: String,
+    pub(crate) version: u32,
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) nodes: usize,
+    pub(crate) recurrence: Recurrence,
+    pub(crate) quadratic: bool,
+    pub(crate) stochastic: bool,
+    pub(crate) shape: [usize; 2],
+    pub(crate) steps: u64,
+    pub(crate) reach: f64,
+    pub(crate) seen: bool,
+    pub(crate) parts: Vec<Part>,
+    /// Of a network: the types its tensors came in, one for each part.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) dtypes: Vec<String>,
+    /// Of a network: tensors that are not averaged, kept under `copied/`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) copied: Vec<String>,
+    /// Of a network: names that stand for another tensor, and which.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tied: Vec<(String, String)>,
+    /// Of a network: where the sums came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) source: Option<serde_json::Value>,
 }
 
 /// Rates as runs of equal ones: a run with three rates stores three numbers, whatever its length.
-struct Runs {
-    rates: Vec<f64>,
-    counts: Vec<f64>,
+pub(crate) struct Runs {
+    pub(crate) rates: Vec<f64>,
+    pub(crate) counts: Vec<f64>,
 }
 
 impl Runs {
@@ -594,13 +616,19 @@ impl Runs {
 
     /// All rates, or `None` when the counts do not add up to `steps`.
     fn expand(&self, steps: u64) -> Option<Vec<f64>> {
+        let runs = self.checked(steps)?;
+        Some(runs.iter().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize)).collect())
+    }
+
+    /// The runs, or `None` when the counts do not add up to `steps`.
+    pub(crate) fn checked(&self, steps: u64) -> Option<Vec<RateRun>> {
         let whole = self.counts.iter().all(|&count| count >= 1.0 && count.fract() == 0.0);
         let rates = self.rates.iter().all(|&rate| require_rate(rate).is_ok());
         if !whole || !rates || self.counts.iter().sum::<f64>() != steps as f64 || steps > MOST_STEPS {
             return None;
         }
         let runs = self.rates.iter().zip(&self.counts);
-        Some(runs.flat_map(|(&rate, &count)| std::iter::repeat_n(rate, count as usize)).collect())
+        Some(runs.map(|(&rate, &count)| RateRun { steps: count as u64, rate }).collect())
     }
 }
 

@@ -27,6 +27,9 @@ pub enum Error {
     /// A theorem whose assumption fails.
     #[error(transparent)]
     Theory(#[from] crate::theory::Broken),
+    /// Checkpoints that cannot be read, matched or written.
+    #[error(transparent)]
+    Checkpoint(#[from] crate::checkpoint::CheckpointError),
     /// A safetensors file that cannot be written or read.
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),

@@ -35,6 +35,7 @@
 //! [`scheme`]. [`theory`] says how good an answer must be.
 
 pub mod average;
+pub mod checkpoint;
 pub mod data;
 pub mod dial;
 mod error;

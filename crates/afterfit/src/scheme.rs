@@ -336,7 +336,8 @@ impl Scheme {
 }
 
 /// The weights of `count` iterates for the weightings that depend on their number alone; they sum to 1.
-pub(crate) fn comparator_weights(weighting: Weighting, count: usize) -> Result<Vec<f64>, OutOfRange> {
+pub fn comparator_weights(weighting: Weighting, count: usize) -> Result<Vec<f64>, OutOfRange> {
+    require(count >= 1, "number of iterates", count as f64, "at least 1")?;
     let last = count - 1;
     let weights: Vec<f64> = match weighting {
         // (λ is never asked for here: its weights depend on the rates.)
@@ -431,6 +432,111 @@ impl Scheme {
                 .sum(),
             _ => 0.0,
         })
+    }
+}
+
+/// Steps in a row that used the same rate.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RateRun {
+    /// How many.
+    pub steps: u64,
+    /// Their rate.
+    pub rate: f64,
+}
+
+/// How one λ's mass falls on the iterates a path kept, not yet made into an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    /// The mass spent on each kept iterate, or on the steps it stands in for.
+    pub spent: Vec<f64>,
+    /// Mass no step has spent, `R_{K−1}`.
+    pub remaining: f64,
+    /// The part of the first one's mass that belongs to steps before it.
+    pub before: f64,
+    /// [`Scheme::first_gap`].
+    pub first_gap: f64,
+}
+
+impl Kept {
+    /// One weight for each kept iterate; they sum to 1.
+    #[must_use]
+    pub fn weights(&self, answer: Answer) -> Vec<f64> {
+        let mut weights = self.spent.clone();
+        let total: f64 = weights.iter().sum();
+        match answer {
+            Answer::Regularized => weights.iter_mut().last().into_iter().for_each(|last| *last += self.remaining),
+            Answer::Normalized if total > 0.0 => weights.iter_mut().for_each(|weight| *weight /= total),
+            // Nothing was spent yet: w̃_0 = w_0.
+            Answer::Normalized => weights.iter_mut().take(1).for_each(|first| *first = 1.0),
+        }
+        weights
+    }
+}
+
+/// [`Scheme::weights`] and [`strided`] in one go and in the memory of the kept iterates alone: paths of networks have
+/// many steps and few checkpoints. The last kept iterate must be the path's last.
+pub fn kept_weights(
+    recurrence: Recurrence,
+    runs: &[RateRun],
+    l2: f64,
+    kept: &[u64],
+    rule: Stride,
+) -> Result<Kept, OutOfRange> {
+    recurrence.validate()?;
+    require_l2(l2)?;
+    let steps: u64 = runs.iter().map(|run| run.steps).sum();
+    let last = kept.last().copied().unwrap_or(u64::MAX);
+    require(last == steps, "last kept step", last as f64, format!("{steps}, the path's last step"))?;
+    let rising = kept.windows(2).find(|pair| pair[0] >= pair[1]);
+    let step = rising.map_or(f64::NAN, |pair| pair[1] as f64);
+    require(rising.is_none(), "kept step", step, "above the kept step before it")?;
+    let mut spent = vec![0.0; kept.len()];
+    let (mut remaining, mut before, mut first_gap) = (1.0, 0.0, 0.0);
+    let (mut step, mut left) = (0, 0);
+    for run in runs {
+        require_rate(run.rate)?;
+        let mut decay = recurrence.decay(l2, run.rate, step);
+        for at in 0..run.steps {
+            // Decays depend on the step number in the first two steps only.
+            if at > 0 && step < 3 {
+                decay = recurrence.decay(l2, run.rate, step);
+            }
+            let mass = remaining * decay.spend;
+            if step < kept[0] {
+                before += mass;
+                spent[0] += mass;
+            } else {
+                while step >= kept[left + 1] {
+                    left += 1;
+                }
+                let (from, to) = (kept[left], kept[left + 1]);
+                let share = match rule {
+                    Stride::Left => 0.0,
+                    Stride::Linear => (step - from) as f64 / (to - from) as f64,
+                };
+                spent[left] += (1.0 - share) * mass;
+                spent[left + 1] += share * mass;
+                if left == 0 && to - from > 1 {
+                    first_gap -= (-decay.spend).ln_1p();
+                }
+            }
+            remaining *= decay.keep;
+            step += 1;
+        }
+    }
+    Ok(Kept { spent, remaining, before, first_gap })
+}
+
+/// Weights ∝ ratio^j over `count` checkpoints, as the paper's deep nets have them: normalized, the first heaviest; or
+/// with the unspent mass given to the last.
+pub fn ratio_weights(ratio: f64, count: usize, answer: Answer) -> Result<Vec<f64>, OutOfRange> {
+    match answer {
+        Answer::Normalized => comparator_weights(Weighting::Ratio(ratio), count),
+        Answer::Regularized => {
+            require(ratio > 0.0 && ratio <= 1.0, "ratio", ratio, "above 0 and at most 1")?;
+            let share = |j: usize| if j + 1 == count { 1.0 } else { 1.0 - ratio };
+            Ok((0..count).map(|j| share(j) * ratio.powf(j as f64)).collect())
+        }
     }
 }
 

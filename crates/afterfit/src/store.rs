@@ -152,13 +152,13 @@ impl Writer {
 
 /// A temporary file is private to its owner; a finished one is as readable as any other.
 #[cfg(unix)]
-fn set_ordinary_permissions(file: &File) -> std::io::Result<()> {
+pub(crate) fn set_ordinary_permissions(file: &File) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     file.set_permissions(std::fs::Permissions::from_mode(0o644))
 }
 
 #[cfg(not(unix))]
-fn set_ordinary_permissions(_: &File) -> std::io::Result<()> {
+pub(crate) fn set_ordinary_permissions(_: &File) -> std::io::Result<()> {
     Ok(())
 }
 

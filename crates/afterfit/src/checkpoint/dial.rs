@@ -1,0 +1,327 @@
+//! Dials of networks: written from checkpoints and read back a chunk at a time, like everything here.
+//!
+//! The file is that of [`crate::dial::Dial`], with one tensor for each node and weight, and beside it what averaging
+//! leaves alone. Sums are those of the strided path: a step's mass goes to the checkpoints around it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use safetensors::Dtype;
+
+use super::output::{Average, Layout, Report};
+use super::safetensors::{header_bytes, read_header};
+use super::series::{Series, Treatment};
+use super::stream::{Pass, Row, Sum};
+use super::{CheckpointError, DataFile, Place, Tensor, Timeline, Training, malformed, number, open_plain, write_at};
+use crate::dial::{Header, KIND, Nodes, Part, Runs, certificates, groups};
+use crate::error::Result;
+use crate::scheme::{Answer, PathInfo, RateRun, Recurrence, Stride, kept_weights};
+
+impl Series {
+    /// Writes a dial over `nodes` in one pass. The centre is the first checkpoint.
+    pub fn write_dial(
+        &self,
+        path: &Path,
+        nodes: &Nodes,
+        recurrence: Recurrence,
+        timeline: &Timeline,
+        memory: Option<u64>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Report> {
+        let started = std::time::Instant::now();
+        let io = |source| CheckpointError::Io { path: path.into(), source };
+        let averaged: Vec<usize> =
+            (0..self.tensors.len()).filter(|&at| self.treatments[at] == Treatment::Average).collect();
+        let mut copied: Vec<usize> = (0..self.tensors.len())
+            .filter(|&at| !matches!(self.treatments[at], Treatment::Average | Treatment::Tied(_)))
+            .collect();
+        copied.sort_by_key(|&at| std::cmp::Reverse(number::size(self.tensors[at].dtype)));
+        let name = |at: usize| self.tensors[at].name.clone();
+        let tied = self.treatments.iter().enumerate().filter_map(|(at, treatment)| match treatment {
+            Treatment::Tied(first) => Some((name(at), name(*first))),
+            _ => None,
+        });
+        let (from, to) = nodes.range();
+        let mut rows = Vec::with_capacity(nodes.l2().len() + 2);
+        let mut masses = Vec::with_capacity(nodes.l2().len());
+        // The centre is a sum of nothing around it; the last checkpoint a sum of itself alone.
+        let count = self.paths.len();
+        rows.push(Row { weights: vec![0.0; count], absolute: true });
+        rows.push(Row { weights: (0..count).map(|k| f64::from(u8::from(k + 1 == count))).collect(), absolute: true });
+        for &l2 in nodes.l2() {
+            let kept = kept_weights(recurrence, &timeline.runs, l2, &timeline.kept, Stride::Linear)?;
+            rows.push(Row { weights: kept.spent, absolute: false });
+            masses.push(kept.remaining);
+        }
+        let steps = timeline.kept.last().copied().unwrap_or(0);
+        let inputs: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
+        let mut header = Header {
+            kind: KIND.into(),
+            version: 1,
+            from,
+            to,
+            nodes: nodes.l2().len(),
+            recurrence,
+            quadratic: false,
+            stochastic: true,
+            shape: [averaged.iter().map(|&at| self.tensors[at].len() as usize).sum(), 1],
+            steps,
+            reach: 0.0,
+            seen: true,
+            parts: averaged.iter().map(|&at| Part { name: name(at), shape: self.tensors[at].shape.clone() }).collect(),
+            dtypes: averaged.iter().map(|&at| number::name(self.tensors[at].dtype)).collect(),
+            copied: copied.iter().map(|&at| name(at)).collect(),
+            tied: tied.collect(),
+            source: Some(serde_json::json!({ "checkpoints": inputs, "steps": timeline.kept })),
+        };
+        let runs = &timeline.runs;
+        let mut tensors = vec![
+            ("masses".to_owned(), Dtype::F64, vec![masses.len()]),
+            ("rates".to_owned(), Dtype::F64, vec![runs.len()]),
+            ("rate_steps".to_owned(), Dtype::F64, vec![runs.len()]),
+        ];
+        for group in groups(nodes.l2().len()) {
+            let of = |&at: &usize| (format!("{group}/{}", name(at)), Dtype::F64, self.tensors[at].shape.clone());
+            tensors.extend(averaged.iter().map(of));
+        }
+        let copy =
+            |&at: &usize| (format!("copied/{}", name(at)), self.tensors[at].dtype, self.tensors[at].shape.clone());
+        tensors.extend(copied.iter().map(copy));
+        let describe = |header: &Header, at_least: usize| {
+            let json = serde_json::to_string(header).unwrap_or_default();
+            header_bytes(&tensors, &BTreeMap::from([("afterfit".to_owned(), json)]), at_least)
+        };
+        // How far weights move is known only at the end: the header leaves room for it.
+        let room = describe(&header, 0).0.len() + 64;
+        let (bytes, offsets) = describe(&header, room);
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let temporary = tempfile::Builder::new().prefix(".afterfit-").tempfile_in(parent).map_err(io)?;
+        let file = temporary.as_file();
+        let put = |values: &[f64], offset: u64| {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            write_at(file, &bytes, offset).map_err(io)
+        };
+        write_at(file, &bytes, 0).map_err(io)?;
+        put(&masses, offsets[0])?;
+        put(&runs.iter().map(|run| run.rate).collect::<Vec<_>>(), offsets[1])?;
+        put(&runs.iter().map(|run| run.steps as f64).collect::<Vec<_>>(), offsets[2])?;
+        let sums: Vec<Sum> = averaged
+            .iter()
+            .enumerate()
+            .filter(|&(_, &at)| !self.tensors[at].is_empty())
+            .map(|(i, &at)| Sum {
+                tensor: &self.tensors[at],
+                places: self.places.iter().map(|places| &places[at]).collect(),
+                dtype: Dtype::F64,
+                targets: (0..rows.len()).map(|row| vec![(file, offsets[3 + row * averaged.len() + i])]).collect(),
+            })
+            .collect();
+        for (i, &at) in copied.iter().enumerate() {
+            let offset = offsets[3 + rows.len() * averaged.len() + i];
+            self.copy(at, self.tensors[at].dtype, &[(file, offset)])?;
+        }
+        let memory = memory.unwrap_or_else(|| self.default_memory());
+        let seen = Pass { files: &self.files, sums: &sums, rows: &rows, centered: true, memory, progress }.run()?;
+        header.reach = seen.reach;
+        let (bytes, _) = describe(&header, room);
+        write_at(file, &bytes, 0).map_err(io)?;
+        let pass_seconds = started.elapsed().as_secs_f64();
+        let bytes_written = file.metadata().map_err(io)?.len();
+        drop(sums);
+        crate::store::set_ordinary_permissions(file).map_err(io)?;
+        temporary.persist(path).map_err(|error| io(error.error))?;
+        let finish_seconds = started.elapsed().as_secs_f64() - pass_seconds;
+        let bytes_read = self.model_bytes() * count as u64;
+        Ok(Report { pass_seconds, finish_seconds, bytes_read, bytes_written })
+    }
+}
+
+/// A dial on disk, opened without reading its numbers.
+#[derive(Debug)]
+pub struct DialFile {
+    /// The nodes.
+    pub nodes: Nodes,
+    /// How the path was made.
+    pub recurrence: Recurrence,
+    /// The rates of its steps.
+    pub runs: Vec<RateRun>,
+    /// How many steps.
+    pub steps: u64,
+    /// The farthest any weight moved.
+    pub reach: f64,
+    /// The model's tensors: the centre, the last iterate and every node are its sources.
+    pub series: Series,
+}
+
+/// How far a model read off a dial can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reading {
+    /// λ.
+    pub l2: f64,
+    /// ε(λ); see [`crate::dial::Reading`].
+    pub certificate: f64,
+    /// No weight is off by more than this.
+    pub error: f64,
+    /// Mass that no step has spent.
+    pub remaining: f64,
+}
+
+impl DialFile {
+    /// Opens a dial and checks that all it announces is there.
+    pub fn open(path: &Path) -> Result<Self> {
+        let io = |source| CheckpointError::Io { path: path.into(), source };
+        let refuse = |reason: String| malformed(path, format!("not an afterfit dial file: {reason}"));
+        let mut file = open_plain(path)?;
+        let length = file.metadata().map_err(io)?.len();
+        let described = read_header(path, &mut std::io::BufReader::new(&mut file), length)?;
+        let json =
+            described.metadata.get("afterfit").ok_or_else(|| refuse("its metadata has no key \"afterfit\"".into()))?;
+        let value: serde_json::Value = serde_json::from_str(json).map_err(|error| refuse(error.to_string()))?;
+        if let Some(kind) = value.get("kind").and_then(serde_json::Value::as_str).filter(|kind| *kind != KIND) {
+            return Err(refuse(format!("it is a {kind}")).into());
+        }
+        let header: Header = serde_json::from_value(value).map_err(|error| refuse(error.to_string()))?;
+        if header.version != 1 {
+            return Err(refuse(format!("version {}: this program reads version 1", header.version)).into());
+        }
+        if !header.seen {
+            return Err(refuse("it has seen no iterate yet".into()).into());
+        }
+        if !(header.reach >= 0.0 && header.reach.is_finite()) {
+            return Err(refuse(format!("its reach is {}", header.reach)).into());
+        }
+        let nodes = Nodes::new(header.from, header.to, header.nodes)?;
+        header.recurrence.validate()?;
+        let known: BTreeMap<&str, _> = described.tensors.iter().map(|(name, info)| (name.as_str(), info)).collect();
+        let find = |name: &str, shape: Option<&[usize]>, dtype: Option<Dtype>| {
+            let info = known.get(name).ok_or_else(|| refuse(format!("tensor {name} is missing")))?;
+            if shape.is_some_and(|shape| shape != info.shape) || dtype.is_some_and(|dtype| dtype != info.dtype) {
+                return Err(refuse(format!("tensor {name} is {:?} {:?}", info.dtype, info.shape)));
+            }
+            let place = Place { file: 0, offset: described.data_start + info.data_offsets.0 as u64, strides: None };
+            Ok(Tensor { name: name.to_owned(), dtype: info.dtype, shape: info.shape.clone(), place })
+        };
+        let file = DataFile::new(path, file);
+        let read = |name: &str| -> Result<Vec<f64>, CheckpointError> {
+            let tensor = find(name, None, Some(Dtype::F64))?;
+            let mut bytes = vec![0; 8 * tensor.len() as usize];
+            file.read(&mut bytes, tensor.place.offset)?;
+            Ok(bytes.as_chunks().0.iter().map(|&bits| f64::from_le_bytes(bits)).collect())
+        };
+        let runs = Runs { rates: read("rates")?, counts: read("rate_steps")? };
+        if runs.rates.len() != runs.counts.len() {
+            return Err(refuse(format!("{} rates, {} counts", runs.rates.len(), runs.counts.len())).into());
+        }
+        let runs = runs
+            .checked(header.steps)
+            .ok_or_else(|| refuse(format!("its rates do not cover {} steps", header.steps)))?;
+        let native: Vec<Dtype> = match header.dtypes.len() {
+            0 => vec![Dtype::F64; header.parts.len()],
+            count if count == header.parts.len() => {
+                let parse = |name: &String| number::parse(name).ok_or_else(|| refuse(format!("type {name}")));
+                header.dtypes.iter().map(parse).collect::<Result<_, _>>()?
+            }
+            count => return Err(refuse(format!("{count} types for {} tensors", header.parts.len())).into()),
+        };
+        let mut series = Series {
+            tensors: Vec::new(),
+            treatments: vec![Treatment::Average; header.parts.len()],
+            paths: vec![path.into()],
+            trainings: vec![Training::default()],
+            metadata: BTreeMap::new(),
+            notes: Vec::new(),
+            shards: None,
+            native,
+            places: Vec::new(),
+            files: Vec::new(),
+        };
+        for group in groups(header.nodes) {
+            let mut places = Vec::with_capacity(header.parts.len());
+            for part in &header.parts {
+                let tensor = find(&format!("{group}/{}", part.name), Some(&part.shape), Some(Dtype::F64))?;
+                places.push(tensor.place.clone());
+                if group == "center" {
+                    series.tensors.push(Tensor { name: part.name.clone(), ..tensor });
+                }
+            }
+            series.places.push(places);
+            series.files.push(vec![file.clone()]);
+        }
+        let add = |series: &mut Series, tensor: Tensor, treatment: Treatment, native: Dtype, places: Vec<Place>| {
+            series.native.push(native);
+            series.treatments.push(treatment);
+            series.places.iter_mut().zip(places).for_each(|(all, place)| all.push(place));
+            series.tensors.push(tensor);
+        };
+        for name in &header.copied {
+            let tensor = find(&format!("copied/{name}"), None, None)?;
+            let (dtype, places) = (tensor.dtype, vec![tensor.place.clone(); series.places.len()]);
+            add(&mut series, Tensor { name: name.clone(), ..tensor }, Treatment::CopyAsked, dtype, places);
+        }
+        for (name, first) in &header.tied {
+            let at = series.tensors.iter().position(|tensor| tensor.name == *first);
+            let at = at.ok_or_else(|| refuse(format!("{name} is tied to {first}, which is missing")))?;
+            let tensor = Tensor { name: name.clone(), ..series.tensors[at].clone() };
+            let (native, places) = (series.native[at], series.places.iter().map(|places| places[at].clone()).collect());
+            add(&mut series, tensor, Treatment::Tied(at), native, places);
+        }
+        Ok(Self { nodes, recurrence: header.recurrence, runs, steps: header.steps, reach: header.reach, series })
+    }
+
+    /// What a reading at each λ would be worth.
+    pub fn readings(&self, l2: &[f64], answer: Answer) -> Result<Vec<Reading>> {
+        let info = PathInfo {
+            recurrence: self.recurrence,
+            rates: self.runs.iter().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize)).collect(),
+            quadratic: false,
+            stochastic: true,
+            shape: [1, 1],
+            factors: None,
+        };
+        let epsilon = certificates(&self.nodes, &info, l2)?;
+        let reading = |(&l2, epsilon): (&f64, f64)| {
+            let (spent, remaining) = self.mass(l2)?;
+            let certificate = match answer {
+                Answer::Regularized => epsilon,
+                Answer::Normalized if spent > 0.0 => epsilon / spent,
+                Answer::Normalized => 0.0,
+            };
+            Ok(Reading { l2, certificate, error: certificate * self.reach, remaining })
+        };
+        l2.iter().zip(epsilon).map(reading).collect()
+    }
+
+    fn mass(&self, l2: f64) -> Result<(f64, f64)> {
+        if self.steps == 0 {
+            return Ok((0.0, 1.0));
+        }
+        let kept = kept_weights(self.recurrence, &self.runs, l2, &[0, self.steps], Stride::Left)?;
+        Ok((kept.spent.iter().sum(), kept.remaining))
+    }
+
+    /// Writes the models at each λ in one pass over the dial. `averages` say where to; their weights are filled in.
+    pub fn write(
+        &self,
+        l2: &[f64],
+        answer: Answer,
+        averages: &mut [Average],
+        layout: &Layout,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Report> {
+        for (&l2, average) in l2.iter().zip(&mut *averages) {
+            let coefficients = self.nodes.coefficients(l2)?;
+            let (spent, remaining) = self.mass(l2)?;
+            // c + S + R(w_K − c), or c + S/P.
+            let (center, last, scale) = match answer {
+                Answer::Regularized => (1.0 - remaining, remaining, 1.0),
+                Answer::Normalized if spent > 0.0 => (1.0, 0.0, 1.0 / spent),
+                Answer::Normalized => (1.0, 0.0, 0.0),
+            };
+            let nodes = coefficients.into_iter().map(|coefficient| scale * coefficient);
+            average.weights = [center, last].into_iter().chain(nodes).collect();
+        }
+        let rows: Vec<Row> =
+            averages.iter().map(|average| Row { weights: average.weights.clone(), absolute: true }).collect();
+        Ok(self.series.write_rows(averages, &rows, false, layout, progress)?)
+    }
+}

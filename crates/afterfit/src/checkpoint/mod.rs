@@ -1,0 +1,334 @@
+//! Checkpoints of networks, and averages of many of them in one streaming pass.
+//!
+//! Files are hostile until proven otherwise: every size is checked against the file before memory is set aside, and
+//! nothing in a pickle is ever executed. A [`Checkpoint`] knows its tensors' places, not their numbers; a [`Series`] is
+//! a run of checkpoints that agree; [`stream`](mod@stream) reads them chunk by chunk and hands sums to files.
+
+mod archive;
+mod dial;
+mod folder;
+mod npz;
+pub mod number;
+mod output;
+mod pickle;
+mod safetensors;
+mod series;
+mod steps;
+pub mod stream;
+mod torch;
+mod training;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::safetensors::Dtype;
+use thiserror::Error;
+
+pub use dial::{DialFile, Reading};
+pub use folder::{expand, sidecars};
+pub use output::{Average, Format, Layout, Report};
+pub use series::{Series, Treatment};
+pub use steps::{StepPattern, step_of};
+pub use training::{RateSource, Timeline, Training};
+
+/// Checkpoints that cannot be read, matched or written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The operating system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        source: std::io::Error,
+    },
+    /// Not a checkpoint, or a broken one.
+    #[error("{path}: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// One tensor that cannot be what the file says it is.
+    #[error("{path}: tensor {name}: {reason}")]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Two checkpoints that are not of the same model.
+    #[error("{path} does not match {first}: {reason}")]
+    Mismatch {
+        /// The later one.
+        path: PathBuf,
+        /// The first.
+        first: PathBuf,
+        /// Where they differ.
+        reason: String,
+    },
+    /// NaN or infinity in a checkpoint.
+    #[error("{path}: tensor {name} holds {value} at position {position}: an average of it would be meaningless")]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// The number.
+        value: f64,
+        /// Its place, counted row by row.
+        position: u64,
+    },
+    /// A finite average that the output's type cannot hold.
+    #[error("tensor {name}: the average {value} at position {position} is beyond the range of {dtype}")]
+    Overflow {
+        /// The tensor.
+        name: String,
+        /// The number.
+        value: f64,
+        /// Its place.
+        position: u64,
+        /// The type.
+        dtype: String,
+    },
+    /// Settings that contradict each other or the checkpoints.
+    #[error("{0}")]
+    Setting(String),
+}
+
+/// Checkpoint results.
+pub(crate) type Result<T, E = CheckpointError> = std::result::Result<T, E>;
+
+/// A tensor of a checkpoint: where its numbers are.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    /// Its name in the model.
+    pub name: String,
+    /// Its element type.
+    pub dtype: Dtype,
+    /// Its shape, row-major; empty for a single number.
+    pub shape: Vec<usize>,
+    pub(crate) place: Place,
+}
+
+impl Tensor {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.shape.iter().map(|&length| length as u64).product()
+    }
+
+    /// Whether it has no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Where a tensor's first number lies, and how to go on from there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// Which of the checkpoint's files.
+    pub(crate) file: u32,
+    /// In bytes.
+    pub(crate) offset: u64,
+    /// In elements, for tensors that do not lie row by row.
+    pub(crate) strides: Option<Box<[u64]>>,
+}
+
+/// An opened checkpoint: every tensor's place, checked against the files.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// The file or folder, as given.
+    pub path: PathBuf,
+    /// In the order of the file.
+    pub tensors: Vec<Tensor>,
+    /// What it says about the training that made it.
+    pub training: Training,
+    /// The file's own metadata (safetensors).
+    pub metadata: BTreeMap<String, String>,
+    /// Things a user should know: what was looked into, what was left out.
+    pub notes: Vec<String>,
+    pub(crate) files: Vec<DataFile>,
+    /// Names of its weight files when it is a folder: the shards, in order.
+    pub(crate) shards: Option<Vec<String>>,
+}
+
+/// A file numbers are read from.
+#[derive(Debug, Clone)]
+pub(crate) struct DataFile {
+    path: PathBuf,
+    /// Closed where there are too many to keep open.
+    file: Option<Arc<File>>,
+}
+
+impl DataFile {
+    pub(crate) fn new(path: &Path, file: File) -> Self {
+        // A first hint: whoever opens a checkpoint will read it from front to back.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+        Self { path: path.into(), file: Some(Arc::new(file)) }
+    }
+
+    /// Closes the file of each name; the next read opens it again. A temporary file (which shares the name of the
+    /// archive it was unpacked from, and comes after it) stays open.
+    pub(crate) fn close(files: &mut [Self]) {
+        for at in 0..files.len() {
+            if !files[..at].iter().any(|other| other.path == files[at].path) {
+                files[at].file = None;
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fills `bytes` from `offset` on.
+    pub(crate) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        let read = match &self.file {
+            Some(file) => read_at(file, bytes, offset),
+            None => read_at(&open_plain(&self.path)?, bytes, offset),
+        };
+        read.map_err(|source| CheckpointError::Io { path: self.path.clone(), source })
+    }
+}
+
+#[cfg(unix)]
+pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
+}
+
+#[cfg(unix)]
+pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+pub(crate) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, bytes, offset)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                bytes = &mut bytes[count..];
+                offset += count as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(windows)]
+pub(crate) fn write_at(file: &File, mut bytes: &[u8], mut offset: u64) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let count = std::os::windows::fs::FileExt::seek_write(file, bytes, offset)?;
+        bytes = &bytes[count..];
+        offset += count as u64;
+    }
+    Ok(())
+}
+
+impl Checkpoint {
+    /// Opens a file or a folder. `key` leads to the tensors inside a pickled file (`a.b` for nested dictionaries).
+    pub fn open(path: &Path, key: Option<&str>) -> Result<Self> {
+        let io = |source| CheckpointError::Io { path: path.into(), source };
+        if std::fs::metadata(path).map_err(io)?.is_dir() {
+            return folder::open(path, key);
+        }
+        let mut file = open_plain(path)?;
+        let mut start = Vec::with_capacity(16);
+        file.by_ref().take(16).read_to_end(&mut start).map_err(io)?;
+        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        let mut checkpoint = match &start[..] {
+            [b'P', b'K', 3, 4, ..] => archive::open(path, file, key)?,
+            [0x80, 0..=5, ..] => torch::open_legacy(path, file, key)?,
+            [_, _, _, _, _, _, _, _, b'{', ..] => {
+                if key.is_some() {
+                    return Err(malformed(path, "a safetensors file has no dictionaries for a key to lead into"));
+                }
+                safetensors::open(path, file)?
+            }
+            [] => return Err(malformed(path, "the file is empty")),
+            [b'v', b'e', b'r', b's', b'i', b'o', b'n', ..] => {
+                return Err(malformed(path, "a git-lfs pointer, not the file itself: run git lfs pull"));
+            }
+            _ => return Err(malformed(path, "neither safetensors nor a PyTorch file nor npz")),
+        };
+        if checkpoint.tensors.is_empty() {
+            let looked = key.map_or_else(String::new, |key| format!(" under {key}"));
+            return Err(malformed(path, format!("there is no tensor in it{looked}")));
+        }
+        checkpoint.path = path.into();
+        Ok(checkpoint)
+    }
+
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.len() * tensor.dtype.bitsize() as u64 / 8).sum()
+    }
+}
+
+/// Opens a file that must be a plain one: a FIFO or a device would block or never end.
+pub(crate) fn open_plain(path: &Path) -> Result<File> {
+    let io = |source| CheckpointError::Io { path: path.into(), source };
+    if !std::fs::metadata(path).map_err(io)?.is_file() {
+        return Err(malformed(path, "not a regular file"));
+    }
+    File::open(path).map_err(io)
+}
+
+pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> CheckpointError {
+    CheckpointError::Malformed { path: path.into(), reason: reason.into() }
+}
+
+/// Elements of a shape, if they can be counted at all.
+pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1_u64, |count, &length| count.checked_mul(length))
+}
+
+/// Row-major strides, in elements.
+pub(crate) fn contiguous(shape: &[usize]) -> Vec<u64> {
+    let mut strides = vec![1; shape.len()];
+    for at in (1..shape.len()).rev() {
+        strides[at - 1] = strides[at] * shape[at] as u64;
+    }
+    strides
+}
+
+/// Parsers over bytes in memory, for the fuzz targets and the replay of their corpora. Not for use.
+#[doc(hidden)]
+pub mod fuzzing {
+    use std::io::Cursor;
+    use std::path::Path;
+
+    /// A safetensors header, and the checks of its offsets.
+    pub fn safetensors(bytes: &[u8]) {
+        let _ = super::safetensors::read_header(Path::new("fuzz"), &mut &*bytes, bytes.len() as u64);
+    }
+
+    /// A pickle, and the search for tensors in it.
+    pub fn pickle(bytes: &[u8]) {
+        super::torch::fuzz_pickle(bytes);
+    }
+
+    /// A PyTorch zip archive.
+    pub fn torch_zip(bytes: &[u8]) {
+        let _ = super::archive::fuzz(Cursor::new(bytes), bytes.len() as u64);
+    }
+
+    /// A numpy archive.
+    pub fn npz(bytes: &[u8]) {
+        let _ = super::archive::fuzz(Cursor::new(bytes), bytes.len() as u64);
+    }
+}

@@ -1,0 +1,603 @@
+//! Averages as files: safetensors (one file, or the shards of the first input), `.npz`, and `.pt`.
+//!
+//! Everything is written under temporary names beside its final place, headers first, and renamed when all of it is
+//! complete. An `.npz` or `.pt` is packed from such a safetensors file.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use tempfile::{NamedTempFile, TempDir};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use super::safetensors::header_bytes;
+use super::series::{Series, Treatment};
+use super::stream::{Pass, Row, Sum};
+use super::{CheckpointError, Result, folder, number, write_at};
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `.safetensors`, or a folder of them.
+    Safetensors,
+    /// numpy's.
+    Npz,
+    /// PyTorch's: `torch.load` gives the state dictionary.
+    Torch,
+}
+
+impl Format {
+    /// By a file's ending; safetensors unless it says otherwise.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        match () {
+            () if ends(&[".npz"]) => Self::Npz,
+            () if ends(&[".pt", ".pth", ".bin", ".ckpt", ".pth.tar"]) => Self::Torch,
+            () => Self::Safetensors,
+        }
+    }
+
+    /// The usual ending.
+    #[must_use]
+    pub fn ending(self) -> &'static str {
+        match self {
+            Self::Safetensors => "safetensors",
+            Self::Npz => "npz",
+            Self::Torch => "pt",
+        }
+    }
+}
+
+/// How outputs are laid out.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// The file format.
+    pub format: Format,
+    /// The type of the averaged tensors; as they came when `None`.
+    pub dtype: Option<Dtype>,
+    /// Cut into shards of at most this many bytes; as the first input when `None`.
+    pub shard_bytes: Option<u64>,
+    /// Buffers of all threads together, in bytes; a sixteenth of the model (1 to 64 MB) when `None`.
+    pub memory: Option<u64>,
+}
+
+/// One average to be written.
+#[derive(Debug, Clone)]
+pub struct Average {
+    /// Its final place: a file, or a folder when the output is sharded.
+    pub path: PathBuf,
+    /// One weight for each checkpoint.
+    pub weights: Vec<f64>,
+    /// What to record in the file's metadata.
+    pub record: String,
+}
+
+/// What writing took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Report {
+    /// Seconds of the pass over the checkpoints.
+    pub pass_seconds: f64,
+    /// Seconds of packing and renaming.
+    pub finish_seconds: f64,
+    /// Bytes read in the pass.
+    pub bytes_read: u64,
+    /// Bytes of all outputs.
+    pub bytes_written: u64,
+}
+
+/// A file of an output: its name and its tensors.
+struct Shard {
+    name: String,
+    tensors: Vec<usize>,
+}
+
+/// One output on its way.
+struct Draft<'a> {
+    average: &'a Average,
+    folder: Option<TempDir>,
+    /// By shard. (Named files outside of a folder remove themselves when dropped.)
+    files: Vec<File>,
+    single: Option<NamedTempFile>,
+    /// Shard and offset of each tensor.
+    places: Vec<(usize, u64)>,
+}
+
+impl Series {
+    /// Whether outputs are folders: the first input was one, or shards are asked for.
+    #[must_use]
+    pub fn writes_folders(&self, layout: &Layout) -> bool {
+        layout.format == Format::Safetensors && (self.shards.is_some() || layout.shard_bytes.is_some())
+    }
+
+    /// The type a tensor is written in.
+    fn output_dtype(&self, at: usize, layout: &Layout) -> Dtype {
+        let dtype = self.native[at];
+        layout.dtype.filter(|_| number::is_averaged(dtype)).unwrap_or(dtype)
+    }
+
+    fn shards_of(&self, layout: &Layout) -> Result<Vec<Shard>> {
+        let bytes = |at: usize| self.tensors[at].len() * number::size(self.output_dtype(at, layout)).unwrap_or(1);
+        let all = 0..self.tensors.len();
+        let mut shards: Vec<Shard> = match (layout.shard_bytes, &self.shards) {
+            (Some(limit), _) => {
+                let mut groups: Vec<(Vec<usize>, u64)> = Vec::new();
+                for at in all {
+                    match groups.last_mut() {
+                        Some((group, size)) if *size + bytes(at) <= limit => {
+                            group.push(at);
+                            *size += bytes(at);
+                        }
+                        _ => groups.push((vec![at], bytes(at))),
+                    }
+                }
+                let count = groups.len();
+                let name = |i: usize| match count {
+                    1 => "model.safetensors".to_owned(),
+                    _ => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
+                };
+                groups.into_iter().enumerate().map(|(i, (tensors, _))| Shard { name: name(i), tensors }).collect()
+            }
+            (None, Some(names)) => {
+                let shard = |(i, name): (usize, &String)| {
+                    let tensors = all.clone().filter(|&at| self.shard_of(at) == i).collect();
+                    let stem = name.strip_suffix(".bin").or_else(|| name.strip_suffix(".safetensors")).unwrap_or(name);
+                    let stem = stem.strip_prefix("pytorch_").unwrap_or(stem);
+                    Shard { name: format!("{stem}.safetensors"), tensors }
+                };
+                names.iter().enumerate().map(shard).collect()
+            }
+            (None, None) => vec![Shard { name: String::new(), tensors: all.collect() }],
+        };
+        for shard in &mut shards {
+            // Wide types first, as safetensors' own writer has them: every tensor is then aligned.
+            let width = |at: &usize| std::cmp::Reverse(number::size(self.output_dtype(*at, layout)));
+            shard.tensors.sort_by_key(width);
+        }
+        Ok(shards)
+    }
+
+    fn shard_of(&self, at: usize) -> usize {
+        // A shard may take two places among the files when it had to be unpacked.
+        let files = &self.files[0];
+        let path = files[self.places[0][at].file as usize].path();
+        let mut seen: Vec<&Path> = Vec::new();
+        for file in files {
+            if !seen.contains(&file.path()) {
+                seen.push(file.path());
+            }
+        }
+        seen.iter().position(|known| *known == path).unwrap_or(0)
+    }
+
+    /// Bytes of buffers when none are set: a small share of a model, within reason.
+    pub(super) fn default_memory(&self) -> u64 {
+        (self.model_bytes() / 16).clamp(1 << 20, 64 << 20)
+    }
+
+    /// Writes every average in one pass over the checkpoints. Nothing appears under a final name before all are
+    /// complete.
+    pub fn write(&self, averages: &[Average], layout: &Layout, progress: &(dyn Fn(u64) + Sync)) -> Result<Report> {
+        let start = std::time::Instant::now();
+        let rows: Vec<Row> =
+            averages.iter().map(|average| Row { weights: average.weights.clone(), absolute: true }).collect();
+        let mut report = self.write_rows(averages, &rows, true, layout, progress)?;
+        report.finish_seconds = start.elapsed().as_secs_f64() - report.pass_seconds;
+        Ok(report)
+    }
+
+    pub(super) fn write_rows(
+        &self,
+        averages: &[Average],
+        rows: &[Row],
+        centered: bool,
+        layout: &Layout,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Report> {
+        if layout.format == Format::Npz {
+            let lacking = (0..self.tensors.len()).map(|at| (at, self.output_dtype(at, layout)));
+            if let Some((at, dtype)) = lacking.into_iter().find(|(_, dtype)| npy_type(*dtype).is_none()) {
+                return Err(CheckpointError::Setting(format!(
+                    "numpy has no type {} (tensor {})",
+                    number::name(dtype),
+                    self.tensors[at].name
+                )));
+            }
+        }
+        let shards = self.shards_of(layout)?;
+        let start = std::time::Instant::now();
+        let drafts: Result<Vec<Draft>> = averages.iter().map(|average| self.draft(average, &shards, layout)).collect();
+        let drafts = drafts?;
+        // Tied tensors are computed once and written under every name.
+        let mut names = vec![Vec::new(); self.tensors.len()];
+        for (at, treatment) in self.treatments.iter().enumerate() {
+            match treatment {
+                Treatment::Tied(first) => names[*first].push(at),
+                _ => names[at].push(at),
+            }
+        }
+        let targets = |at: usize| -> Vec<Vec<(&File, u64)>> {
+            let of =
+                |draft: &'_ Draft| -> Vec<(usize, u64)> { names[at].iter().map(|&name| draft.places[name]).collect() };
+            drafts
+                .iter()
+                .map(|draft| of(draft).into_iter().map(|(shard, offset)| (&draft.files[shard], offset)).collect())
+                .collect()
+        };
+        let mut sums = Vec::new();
+        for (at, tensor) in self.tensors.iter().enumerate() {
+            match self.treatments[at] {
+                Treatment::Average if !tensor.is_empty() => sums.push(Sum {
+                    tensor,
+                    places: self.places.iter().map(|places| &places[at]).collect(),
+                    dtype: self.output_dtype(at, layout),
+                    targets: targets(at),
+                }),
+                Treatment::Average | Treatment::Tied(_) => {}
+                Treatment::CopyType | Treatment::CopyStatistics | Treatment::CopyAsked => {
+                    self.copy(at, self.output_dtype(at, layout), &targets(at).concat())?;
+                }
+            }
+        }
+        let memory = layout.memory.unwrap_or_else(|| self.default_memory());
+        Pass { files: &self.files, sums: &sums, rows, centered, memory, progress }.run()?;
+        let bytes_read =
+            sums.iter().map(|sum| sum.tensor.len() * number::size(sum.tensor.dtype).unwrap_or(1)).sum::<u64>()
+                * self.files.len() as u64;
+        let pass_seconds = start.elapsed().as_secs_f64();
+        let mut bytes_written = 0;
+        drop(sums);
+        let mut ready = Vec::new();
+        for draft in drafts {
+            ready.push(self.pack(draft, &shards, layout)?);
+        }
+        for finished in ready {
+            bytes_written += finished.put()?;
+        }
+        Ok(Report { pass_seconds, bytes_read, bytes_written, ..Report::default() })
+    }
+
+    /// Temporary files of an output, with their headers written and every tensor's place known.
+    fn draft<'a>(&self, average: &'a Average, shards: &[Shard], layout: &Layout) -> Result<Draft<'a>> {
+        let path = &average.path;
+        let io = |source| CheckpointError::Io { path: path.clone(), source };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut draft =
+            Draft { average, folder: None, files: Vec::new(), single: None, places: vec![(0, 0); self.tensors.len()] };
+        if self.writes_folders(layout) {
+            draft.folder = Some(tempfile::Builder::new().prefix(".afterfit-").tempdir_in(parent).map_err(io)?);
+        }
+        let mut metadata: BTreeMap<String, String> = self.metadata.clone();
+        metadata.retain(|name, _| name != "afterfit" && !TRAINING_KEYS.contains(&name.as_str()));
+        metadata.entry("format".into()).or_insert_with(|| "pt".into());
+        metadata.insert("afterfit".into(), average.record.clone());
+        for (i, shard) in shards.iter().enumerate() {
+            let described: Vec<(String, Dtype, Vec<usize>)> = shard
+                .tensors
+                .iter()
+                .map(|&at| {
+                    (self.tensors[at].name.clone(), self.output_dtype(at, layout), self.tensors[at].shape.clone())
+                })
+                .collect();
+            let (header, offsets) = header_bytes(&described, &metadata, 0);
+            for (&at, offset) in shard.tensors.iter().zip(offsets) {
+                draft.places[at] = (i, offset);
+            }
+            let file = match &draft.folder {
+                Some(folder) => {
+                    let mut options = File::options();
+                    options.read(true).write(true).create_new(true).open(folder.path().join(&shard.name)).map_err(io)?
+                }
+                None => {
+                    let temporary = tempfile::Builder::new().prefix(".afterfit-").tempfile_in(parent).map_err(io)?;
+                    let file = temporary.as_file().try_clone().map_err(io)?;
+                    draft.single = Some(temporary);
+                    file
+                }
+            };
+            write_at(&file, &header, 0).map_err(io)?;
+            draft.files.push(file);
+        }
+        Ok(draft)
+    }
+
+    /// Copies a tensor of the last checkpoint.
+    pub(super) fn copy(&self, at: usize, dtype: Dtype, targets: &[(&File, u64)]) -> Result<()> {
+        let tensor = &self.tensors[at];
+        let last = self.places.len() - 1;
+        let place = &self.places[last][at];
+        let file = &self.files[last][place.file as usize];
+        let mut reader = super::stream::Copier::default();
+        let mut start = 0;
+        while start < tensor.len() {
+            let count = (tensor.len() - start).min(super::stream::CHUNK as u64) as usize;
+            let bytes = reader.chunk(file, place, tensor, start, count, dtype)?;
+            let width = bytes.len() as u64 / count as u64;
+            for (target, offset) in targets {
+                write_at(target, bytes, offset + start * width)
+                    .map_err(|source| CheckpointError::Io { path: "the output".into(), source })?;
+            }
+            start += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Completes an output under its temporary name: index and sidecars of a folder, the archive of an npz or pt.
+    fn pack(&self, draft: Draft<'_>, shards: &[Shard], layout: &Layout) -> Result<Finished> {
+        let path = draft.average.path.clone();
+        let io = |source| CheckpointError::Io { path: path.clone(), source };
+        if let Some(folder) = draft.folder {
+            drop(draft.files);
+            self.write_index(folder.path(), shards, layout).map_err(io)?;
+            if self.paths[0].is_dir() {
+                for name in folder::sidecars(&self.paths[0])?.0 {
+                    // (copy follows links and takes the permissions along.)
+                    std::fs::copy(self.paths[0].join(&name), folder.path().join(&name)).map_err(io)?;
+                }
+            }
+            return Ok(Finished::Folder(folder, path));
+        }
+        let single = draft.single.ok_or_else(|| CheckpointError::Setting("an output without a file".into()))?;
+        let packed = match layout.format {
+            Format::Safetensors => return Ok(Finished::File(single, path)),
+            Format::Npz | Format::Torch => {
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                tempfile::Builder::new().prefix(".afterfit-").tempfile_in(parent).map_err(io)?
+            }
+        };
+        let writer = ZipWriter::new(BufWriter::with_capacity(1 << 16, packed.as_file().try_clone().map_err(io)?));
+        let source = Unpacked { series: self, layout, file: &draft.files[0], places: &draft.places };
+        let written = match layout.format {
+            Format::Npz => source.write_npz(writer),
+            _ => source.write_torch(writer),
+        };
+        written.map_err(io)?;
+        Ok(Finished::File(packed, path))
+    }
+
+    fn write_index(&self, folder: &Path, shards: &[Shard], layout: &Layout) -> std::io::Result<()> {
+        if shards.len() < 2 {
+            return Ok(());
+        }
+        let mut map = BTreeMap::new();
+        let mut total = 0;
+        for shard in shards {
+            for &at in &shard.tensors {
+                map.insert(self.tensors[at].name.as_str(), shard.name.as_str());
+                total += self.tensors[at].len() * number::size(self.output_dtype(at, layout)).unwrap_or(1);
+            }
+        }
+        let index = serde_json::json!({ "metadata": { "total_size": total }, "weight_map": map });
+        let mut text = serde_json::to_string_pretty(&index)?;
+        text.push('\n');
+        std::fs::write(folder.join("model.safetensors.index.json"), text)
+    }
+}
+
+/// Metadata about one checkpoint's training: not true of an average.
+const TRAINING_KEYS: [&str; 8] =
+    ["rate", "lr", "learning_rate", "step", "global_step", "epoch", "momentum", "nesterov"];
+
+/// Complete, under a temporary name.
+enum Finished {
+    File(NamedTempFile, PathBuf),
+    Folder(TempDir, PathBuf),
+}
+
+impl Finished {
+    /// Gives the output its name; returns its bytes.
+    fn put(self) -> Result<u64> {
+        match self {
+            Self::File(file, path) => {
+                let io = |source| CheckpointError::Io { path: path.clone(), source };
+                let bytes = file.as_file().metadata().map_err(io)?.len();
+                crate::store::set_ordinary_permissions(file.as_file()).map_err(io)?;
+                file.persist(&path).map_err(|error| io(error.error))?;
+                Ok(bytes)
+            }
+            Self::Folder(folder, path) => {
+                let io = |source| CheckpointError::Io { path: path.clone(), source };
+                let mut bytes = 0;
+                for entry in std::fs::read_dir(folder.path()).map_err(io)? {
+                    bytes += entry.and_then(|entry| entry.metadata()).map_err(io)?.len();
+                }
+                make_readable(folder.path()).map_err(io)?;
+                // An old folder steps aside first: at no time is there half of one under the name.
+                let old = if path.symlink_metadata().is_ok() {
+                    let parent =
+                        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                    let aside = tempfile::Builder::new().prefix(".afterfit-old-").tempdir_in(parent).map_err(io)?;
+                    std::fs::rename(&path, aside.path().join("old")).map_err(io)?;
+                    Some(aside)
+                } else {
+                    None
+                };
+                std::fs::rename(folder.keep(), &path).map_err(io)?;
+                drop(old);
+                Ok(bytes)
+            }
+        }
+    }
+}
+
+#[cfg(unix)]
+fn make_readable(folder: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
+}
+
+#[cfg(not(unix))]
+fn make_readable(_: &Path) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// A finished safetensors file to be packed into an archive.
+struct Unpacked<'a> {
+    series: &'a Series,
+    layout: &'a Layout,
+    file: &'a File,
+    places: &'a [(usize, u64)],
+}
+
+/// Entries are stored, on a fixed date: the same content is the same bytes.
+fn stored(bytes: u64, align: u16) -> SimpleFileOptions {
+    SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Stored)
+        .last_modified_time(zip::DateTime::default())
+        .large_file(bytes >= u64::from(u32::MAX))
+        .with_alignment(align)
+}
+
+type Zip = ZipWriter<BufWriter<File>>;
+
+impl Unpacked<'_> {
+    fn dtype(&self, at: usize) -> Dtype {
+        self.series.output_dtype(at, self.layout)
+    }
+
+    fn bytes(&self, at: usize) -> u64 {
+        self.series.tensors[at].len() * number::size(self.dtype(at)).unwrap_or(1)
+    }
+
+    /// Streams a tensor's numbers into the current entry.
+    fn copy(&self, at: usize, zip: &mut Zip) -> std::io::Result<()> {
+        let mut file = BufReader::with_capacity(1 << 16, self.file);
+        file.seek(SeekFrom::Start(self.places[at].1))?;
+        std::io::copy(&mut file.take(self.bytes(at)), zip)?;
+        Ok(())
+    }
+
+    fn write_npz(&self, mut zip: Zip) -> std::io::Result<()> {
+        for (at, tensor) in self.series.tensors.iter().enumerate() {
+            zip.start_file(format!("{}.npy", tensor.name), stored(self.bytes(at) + 1024, 1))?;
+            let lengths: Vec<String> = tensor.shape.iter().map(|length| format!("{length},")).collect();
+            let kind = npy_type(self.dtype(at)).unwrap_or_default();
+            let shape = lengths.join(" ");
+            let mut header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
+            let length = (10 + header.len() + 1).next_multiple_of(64) - 10;
+            header.push_str(&" ".repeat(length - header.len() - 1));
+            header.push('\n');
+            zip.write_all(b"\x93NUMPY\x01\x00")?;
+            zip.write_all(&(length as u16).to_le_bytes())?;
+            zip.write_all(header.as_bytes())?;
+            self.copy(at, &mut zip)?;
+        }
+        zip.finish()?.flush()
+    }
+
+    fn write_torch(&self, mut zip: Zip) -> std::io::Result<()> {
+        zip.start_file("archive/data.pkl", stored(0, 64))?;
+        zip.write_all(&self.pickle())?;
+        zip.start_file("archive/byteorder", stored(0, 1))?;
+        zip.write_all(b"little")?;
+        for at in 0..self.series.tensors.len() {
+            if !matches!(self.series.treatments[at], Treatment::Tied(_)) {
+                zip.start_file(format!("archive/data/{at}"), stored(self.bytes(at), 64))?;
+                self.copy(at, &mut zip)?;
+            }
+        }
+        zip.start_file("archive/version", stored(0, 1))?;
+        zip.write_all(b"3\n")?;
+        zip.finish()?.flush()
+    }
+
+    /// The state dictionary: an ordered dictionary of calls that rebuild tensors from storages.
+    fn pickle(&self) -> Vec<u8> {
+        let mut out = b"\x80\x02ccollections\nOrderedDict\n)R(".to_vec();
+        let text = |out: &mut Vec<u8>, text: &str| {
+            out.push(b'X');
+            out.extend((text.len() as u32).to_le_bytes());
+            out.extend(text.as_bytes());
+        };
+        let int = |out: &mut Vec<u8>, value: u64| {
+            out.extend(b"\x8a\x09");
+            out.extend(value.to_le_bytes());
+            out.push(0);
+        };
+        for (at, tensor) in self.series.tensors.iter().enumerate() {
+            let storage = match self.series.treatments[at] {
+                Treatment::Tied(first) => first,
+                _ => at,
+            };
+            let dtype = self.dtype(at);
+            let (class, untyped) = storage_class(dtype);
+            text(&mut out, &tensor.name);
+            out.extend(if untyped.is_some() {
+                &b"ctorch._utils\n_rebuild_tensor_v3\n("[..]
+            } else {
+                b"ctorch._utils\n_rebuild_tensor_v2\n("
+            });
+            out.push(b'(');
+            text(&mut out, "storage");
+            out.extend(format!("c{class}\n").as_bytes());
+            text(&mut out, &storage.to_string());
+            text(&mut out, "cpu");
+            int(&mut out, if untyped.is_some() { self.bytes(at) } else { tensor.len() });
+            out.extend(b"tQ");
+            int(&mut out, 0);
+            for sizes in [tensor.shape.iter().map(|&length| length as u64).collect(), super::contiguous(&tensor.shape)]
+            {
+                out.push(b'(');
+                sizes.into_iter().for_each(|size: u64| int(&mut out, size));
+                out.push(b't');
+            }
+            out.extend(b"\x89ccollections\nOrderedDict\n)R");
+            if let Some(name) = untyped {
+                out.extend(format!("ctorch\n{name}\n").as_bytes());
+            }
+            out.extend(b"tR");
+        }
+        out.extend(b"u.");
+        out
+    }
+}
+
+/// The storage class of a type, and the type's own name where storages have none for it.
+fn storage_class(dtype: Dtype) -> (&'static str, Option<&'static str>) {
+    let untyped = |name| ("torch.storage\nUntypedStorage", Some(name));
+    match dtype {
+        Dtype::F64 => ("torch\nDoubleStorage", None),
+        Dtype::F32 => ("torch\nFloatStorage", None),
+        Dtype::F16 => ("torch\nHalfStorage", None),
+        Dtype::BF16 => ("torch\nBFloat16Storage", None),
+        Dtype::I64 => ("torch\nLongStorage", None),
+        Dtype::I32 => ("torch\nIntStorage", None),
+        Dtype::I16 => ("torch\nShortStorage", None),
+        Dtype::I8 => ("torch\nCharStorage", None),
+        Dtype::U8 => ("torch\nByteStorage", None),
+        Dtype::BOOL => ("torch\nBoolStorage", None),
+        Dtype::C64 => ("torch\nComplexFloatStorage", None),
+        Dtype::U16 => untyped("uint16"),
+        Dtype::U32 => untyped("uint32"),
+        Dtype::U64 => untyped("uint64"),
+        Dtype::F8_E5M2 => untyped("float8_e5m2"),
+        Dtype::F8_E4M3FNUZ => untyped("float8_e4m3fnuz"),
+        Dtype::F8_E5M2FNUZ => untyped("float8_e5m2fnuz"),
+        Dtype::F8_E8M0 => untyped("float8_e8m0fnu"),
+        // (Types that pack several numbers into a byte are refused when read.)
+        _ => untyped("float8_e4m3fn"),
+    }
+}
+
+fn npy_type(dtype: Dtype) -> Option<&'static str> {
+    Some(match dtype {
+        Dtype::F64 => "<f8",
+        Dtype::F32 => "<f4",
+        Dtype::F16 => "<f2",
+        Dtype::I64 => "<i8",
+        Dtype::I32 => "<i4",
+        Dtype::I16 => "<i2",
+        Dtype::I8 => "|i1",
+        Dtype::U64 => "<u8",
+        Dtype::U32 => "<u4",
+        Dtype::U16 => "<u2",
+        Dtype::U8 => "|u1",
+        Dtype::BOOL => "|b1",
+        Dtype::C64 => "<c8",
+        _ => return None,
+    })
+}

@@ -1,0 +1,531 @@
+//! The engine: weighted sums of many checkpoints in one pass, a chunk at a time across all of them.
+//!
+//! A worker reads the same stretch of a tensor from every checkpoint into buffers it keeps, adds it to one f64 sum per
+//! strength while it is in cache, rounds the sums and writes each to its file. Nothing the size of a model is ever in
+//! memory. Sums are `c + Σ_k p_k (w_k − c)` with c the first checkpoint: a tensor that never changed comes out bit for
+//! bit. Each multiply-add is rounded once, in the order of the checkpoints, so results do not depend on chunks, threads
+//! or the number of strengths.
+
+use std::fs::File;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use safetensors::Dtype;
+
+use super::{CheckpointError, DataFile, Place, Result, Tensor, number, write_at};
+
+/// Elements of a chunk, if memory allows: with 60 checkpoints it stays within a core's second-level cache.
+pub(super) const CHUNK: usize = 16384;
+/// Chunks are multiples of this: the sums are formed in blocks of so many elements.
+const BLOCK: usize = 16;
+/// Checkpoints read before their sum is taken: a bound on memory for any number of them.
+const GROUP: usize = 64;
+/// Gaps up to this many bytes are read over rather than skipped, in tensors that do not lie row by row.
+const MOST_GAP: u64 = 4096;
+
+/// One weighted sum.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    /// One for each source.
+    pub(crate) weights: Vec<f64>,
+    /// Whether the centre is added: an average. Otherwise the row is the centred sum itself (a dial's node).
+    pub(crate) absolute: bool,
+}
+
+/// A tensor to be summed, and where its sums go.
+pub(crate) struct Sum<'a> {
+    pub(crate) tensor: &'a Tensor,
+    /// Its place in each source.
+    pub(crate) places: Vec<&'a Place>,
+    /// The type of its sums.
+    pub(crate) dtype: Dtype,
+    /// For each row, files and offsets (several for tied tensors).
+    pub(crate) targets: Vec<Vec<(&'a File, u64)>>,
+}
+
+/// Everything one pass needs.
+pub(crate) struct Pass<'a> {
+    /// The files of each source.
+    pub(crate) files: &'a [Vec<DataFile>],
+    pub(crate) sums: &'a [Sum<'a>],
+    pub(crate) rows: &'a [Row],
+    /// Whether sums are taken around the first source.
+    pub(crate) centered: bool,
+    /// Bytes of buffers, all threads together.
+    pub(crate) memory: u64,
+    /// Called with bytes read since the last call.
+    pub(crate) progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// What a pass saw.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    /// The largest |w − c|.
+    pub(crate) reach: f64,
+}
+
+/// Buffers of one worker.
+struct Worker {
+    /// The chunk of each source of a group, as f32 or f64.
+    narrow: Vec<f32>,
+    wide: Vec<f64>,
+    /// (Of u64 for their alignment.)
+    raw: Vec<u64>,
+    center: Vec<f64>,
+    sums: Vec<f64>,
+    moved: Box<[[f64; BLOCK]; GROUP]>,
+    row: Vec<f64>,
+    out: Vec<u8>,
+    gather: Gather,
+}
+
+impl Pass<'_> {
+    /// Reads everything once and writes every row.
+    pub(crate) fn run(&self) -> Result<Seen> {
+        let threads = rayon::current_num_threads();
+        let sources = self.files.len();
+        let width = if self.sums.iter().any(|sum| sum.tensor.dtype == Dtype::F64) { 12 } else { 4 };
+        let group = sources.min(GROUP);
+        // Bytes per element of a chunk: inputs, raw bytes, centre, sums, one row and its rounded form.
+        let each = (group * width + 8 + 8 + 8 * self.rows.len() + 8 + 8) as u64;
+        let chunk = (self.memory / threads as u64 / each).min(CHUNK as u64) as usize / BLOCK * BLOCK;
+        let chunk = chunk.max(16 * BLOCK);
+        let weights: Vec<f64> = (0..sources).flat_map(|k| self.rows.iter().map(move |row| row.weights[k])).collect();
+        // Jobs are numbered through all tensors; `firsts` says where each tensor's begin.
+        let mut firsts = Vec::with_capacity(self.sums.len() + 1);
+        let mut jobs = 0;
+        for sum in self.sums {
+            firsts.push(jobs);
+            jobs += sum.tensor.len().div_ceil(chunk as u64);
+        }
+        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let outcome: Mutex<Result<Seen>> = Mutex::new(Ok(Seen::default()));
+        rayon::broadcast(|_| {
+            let mut worker = Worker::new();
+            let mut seen = Seen::default();
+            while !stop.load(Ordering::Relaxed) {
+                let job = next.fetch_add(1, Ordering::Relaxed);
+                if job >= jobs {
+                    break;
+                }
+                let at = firsts.partition_point(|&first| first <= job) - 1;
+                let start = (job - firsts[at]) * chunk as u64;
+                let count = (self.sums[at].tensor.len() - start).min(chunk as u64) as usize;
+                if let Err(error) = worker.sum(self, &self.sums[at], start, count, &weights, &mut seen) {
+                    stop.store(true, Ordering::Relaxed);
+                    *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Err(error);
+                    return;
+                }
+            }
+            if let Ok(all) = &mut *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
+                all.reach = all.reach.max(seen.reach);
+            }
+        });
+        outcome.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Worker {
+    fn new() -> Self {
+        Self {
+            narrow: Vec::new(),
+            wide: Vec::new(),
+            raw: Vec::new(),
+            center: Vec::new(),
+            sums: Vec::new(),
+            moved: Box::new([[0.0; BLOCK]; GROUP]),
+            row: Vec::new(),
+            out: Vec::new(),
+            gather: Gather::default(),
+        }
+    }
+
+    /// One chunk of one tensor: every source in, every row out.
+    fn sum(
+        &mut self,
+        pass: &Pass<'_>,
+        sum: &Sum<'_>,
+        start: u64,
+        count: usize,
+        weights: &[f64],
+        seen: &mut Seen,
+    ) -> Result<()> {
+        let (rows, padded) = (pass.rows.len(), count.next_multiple_of(BLOCK));
+        let is_wide = sum.tensor.dtype == Dtype::F64;
+        self.sums.clear();
+        self.sums.resize(rows * padded, 0.0);
+        self.center.clear();
+        self.center.resize(padded, 0.0);
+        let mut first = 0;
+        if pass.centered {
+            self.read(pass, sum, 0, 1, start, count)?;
+            match is_wide {
+                true => self.center[..count].copy_from_slice(&self.wide[..count]),
+                false => {
+                    let from = &self.narrow[..count];
+                    self.center.iter_mut().zip(from).for_each(|(center, &value)| *center = f64::from(value));
+                }
+            }
+            first = 1;
+        }
+        let arch = pulp::Arch::new();
+        while first < pass.files.len() {
+            let group = (pass.files.len() - first).min(GROUP);
+            self.read(pass, sum, first, group, start, count)?;
+            let weights = &weights[first * rows..][..group * rows];
+            let (center, sums, moved) = (&self.center[..], &mut self.sums[..], &mut *self.moved);
+            match is_wide {
+                true => arch.dispatch(Accumulate { inputs: &self.wide, padded, weights, rows, center, sums, moved }),
+                false => arch.dispatch(Accumulate { inputs: &self.narrow, padded, weights, rows, center, sums, moved }),
+            }
+            if pass.rows.iter().any(|row| !row.absolute) {
+                seen.reach = seen.reach.max(match is_wide {
+                    true => reach(&self.wide, padded, &center[..count]),
+                    false => reach(&self.narrow, padded, &center[..count]),
+                });
+            }
+            first += group;
+        }
+        for (n, row) in pass.rows.iter().enumerate() {
+            let sums = &self.sums[n * padded..][..count];
+            self.row.clear();
+            match row.absolute {
+                true => self.row.extend(sums.iter().zip(&self.center).map(|(sum, center)| center + sum)),
+                false => self.row.extend_from_slice(sums),
+            }
+            // Every row sees every source (0 · ∞ is NaN), so one row tells for all.
+            if n == 0 && !(all_finite(&self.row) && all_finite(&self.center)) {
+                return Err(self.find_culprit(pass, sum, start, count));
+            }
+            number::narrow(sum.dtype, &self.row, &mut self.out);
+            if sum.dtype != Dtype::F64
+                && let Some(position) = number::first_overflow(sum.dtype, &self.out)
+            {
+                return Err(CheckpointError::Overflow {
+                    name: sum.tensor.name.clone(),
+                    value: self.row[position],
+                    position: start + position as u64,
+                    dtype: number::name(sum.dtype),
+                });
+            }
+            let size = self.out.len() as u64 / count as u64;
+            for (file, offset) in &sum.targets[n] {
+                write_at(file, &self.out, offset + start * size)
+                    .map_err(|source| CheckpointError::Io { path: "the output".into(), source })?;
+            }
+        }
+        (pass.progress)(pass.files.len() as u64 * count as u64 * number::size(sum.tensor.dtype).unwrap_or(1));
+        Ok(())
+    }
+
+    /// Reads a chunk of sources `first..first + group`, each row padded to whole blocks.
+    fn read(
+        &mut self,
+        pass: &Pass<'_>,
+        sum: &Sum<'_>,
+        first: usize,
+        group: usize,
+        start: u64,
+        count: usize,
+    ) -> Result<()> {
+        let dtype = sum.tensor.dtype;
+        let padded = count.next_multiple_of(BLOCK);
+        let is_wide = dtype == Dtype::F64;
+        // Padding may hold anything: what becomes of it is never looked at.
+        match is_wide {
+            true => self.wide.resize(group * padded, 0.0),
+            false => self.narrow.resize(group * padded, 0.0),
+        }
+        let bytes = count * number::size(dtype).unwrap_or(1) as usize;
+        for k in 0..group {
+            let place = sum.places[first + k];
+            let file = &pass.files[first + k][place.file as usize];
+            let into: &mut [u8] = match dtype {
+                Dtype::F64 => bytemuck::cast_slice_mut(&mut self.wide[k * padded..][..count]),
+                Dtype::F32 => bytemuck::cast_slice_mut(&mut self.narrow[k * padded..][..count]),
+                _ => {
+                    self.raw.resize(bytes.div_ceil(8), 0);
+                    &mut bytemuck::cast_slice_mut(&mut self.raw)[..bytes]
+                }
+            };
+            match &place.strides {
+                None => file.read(into, place.offset + start * (bytes / count) as u64)?,
+                Some(strides) => {
+                    self.gather.read(file, place.offset, strides, &sum.tensor.shape, start, into, count)?
+                }
+            }
+            if !matches!(dtype, Dtype::F64 | Dtype::F32) {
+                number::widen(
+                    dtype,
+                    &bytemuck::cast_slice(&self.raw)[..bytes],
+                    &mut self.narrow[k * padded..][..count],
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// A sum was not finite: says which checkpoint's which number made it so.
+    fn find_culprit(&mut self, pass: &Pass<'_>, sum: &Sum<'_>, start: u64, count: usize) -> CheckpointError {
+        for source in 0..pass.files.len() {
+            if let Err(error) = self.read(pass, sum, source, 1, start, count) {
+                return error;
+            }
+            let value = |at: usize| match sum.tensor.dtype {
+                Dtype::F64 => self.wide[at],
+                _ => f64::from(self.narrow[at]),
+            };
+            if let Some(at) = (0..count).find(|&at| !value(at).is_finite()) {
+                return CheckpointError::NotFinite {
+                    path: pass.files[source][sum.places[source].file as usize].path.clone(),
+                    name: sum.tensor.name.clone(),
+                    value: value(at),
+                    position: start + at as u64,
+                };
+            }
+        }
+        // Finite numbers whose sum is not: f64 alone can do that.
+        let at = self.row.iter().position(|value| !value.is_finite()).unwrap_or(0);
+        CheckpointError::Overflow {
+            name: sum.tensor.name.clone(),
+            value: self.row.get(at).copied().unwrap_or(f64::NAN),
+            position: start + at as u64,
+            dtype: "f64".into(),
+        }
+    }
+}
+
+fn all_finite(values: &[f64]) -> bool {
+    values.iter().fold(true, |all, value| all & value.is_finite())
+}
+
+/// What the sums are made from.
+trait Element: Copy + Into<f64> {}
+impl Element for f32 {}
+impl Element for f64 {}
+
+/// `sums[n][i] += Σ_k weights[k][n] · (inputs[k][i] − center[i])`. A block of every source is widened and centred once;
+/// then six rows of two vectors stay in registers while all sources pass by.
+struct Accumulate<'a, T> {
+    /// By source, `padded` apart.
+    inputs: &'a [T],
+    padded: usize,
+    /// By source, then by row.
+    weights: &'a [f64],
+    rows: usize,
+    center: &'a [f64],
+    /// By row, `padded` apart.
+    sums: &'a mut [f64],
+    /// Room for a block of every source.
+    moved: &'a mut [[f64; BLOCK]; GROUP],
+}
+
+impl<T: Element> pulp::WithSimd for Accumulate<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        let Self { inputs, padded, weights, rows, center, sums, moved } = self;
+        for (block, center) in center.as_chunks::<BLOCK>().0.iter().enumerate() {
+            let at = block * BLOCK;
+            let mut count = 0;
+            for (moved, input) in moved.iter_mut().zip(inputs.chunks_exact(padded)) {
+                for ((moved, &value), center) in moved.iter_mut().zip(&input[at..]).zip(center) {
+                    *moved = value.into() - center;
+                }
+                count += 1;
+            }
+            let moved = &moved[..count];
+            let mut n = 0;
+            while n < rows {
+                match rows - n {
+                    1 => add_rows::<S, 1>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
+                    2 => add_rows::<S, 2>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
+                    3 => add_rows::<S, 3>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
+                    4 => add_rows::<S, 4>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
+                    5 => add_rows::<S, 5>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
+                    _ => add_rows::<S, 6>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
+                }
+                n += 6;
+            }
+        }
+    }
+}
+
+/// Rows `n..n+N` of one block.
+#[inline(always)]
+fn add_rows<S: pulp::Simd, const N: usize>(
+    simd: S,
+    moved: &[[f64; BLOCK]],
+    weights: &[f64],
+    rows: usize,
+    n: usize,
+    sums: &mut [f64],
+    padded: usize,
+) {
+    let width = 2 * S::F64_LANES;
+    for start in (0..BLOCK).step_by(width) {
+        // (Plain loops: closures would not be compiled for the wide registers.)
+        let mut held = [[simd.splat_f64s(0.0); 2]; N];
+        for (m, held) in held.iter_mut().enumerate() {
+            let (sums, _) = S::as_simd_f64s(&sums[m * padded + start..][..width]);
+            held.copy_from_slice(sums);
+        }
+        for (moved, weights) in moved.iter().zip(weights.chunks_exact(rows)) {
+            let (moved, _) = S::as_simd_f64s(&moved[start..][..width]);
+            for (held, &weight) in held.iter_mut().zip(&weights[n..][..N]) {
+                let weight = simd.splat_f64s(weight);
+                held[0] = simd.mul_add_f64s(weight, moved[0], held[0]);
+                held[1] = simd.mul_add_f64s(weight, moved[1], held[1]);
+            }
+        }
+        for (m, held) in held.iter().enumerate() {
+            let (sums, _) = S::as_mut_simd_f64s(&mut sums[m * padded + start..][..width]);
+            sums.copy_from_slice(held);
+        }
+    }
+}
+
+/// The largest |input − center|.
+fn reach<T: Element>(inputs: &[T], padded: usize, center: &[f64]) -> f64 {
+    let rows = inputs.chunks_exact(padded);
+    rows.flat_map(|row| row.iter().zip(center))
+        .fold(0.0, |reach, (&value, center)| reach.max((value.into() - center).abs()))
+}
+
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+fn add<T: Element, const N: usize>(
+    inputs: &[T],
+    padded: usize,
+    weights: &[f64],
+    rows: usize,
+    n: usize,
+    at: usize,
+    center: &[f64; BLOCK],
+    sums: &mut [f64],
+) {
+    let mut held: [[f64; BLOCK]; N] = std::array::from_fn(|m| std::array::from_fn(|i| sums[(n + m) * padded + at + i]));
+    for (inputs, weights) in inputs.chunks_exact(padded).zip(weights.chunks_exact(rows)) {
+        let inputs: &[T; BLOCK] = inputs[at..].first_chunk().expect("rows are padded to whole blocks");
+        let weights: &[f64; N] = weights[n..].first_chunk().expect("n counts rows");
+        let moved: [f64; BLOCK] = std::array::from_fn(|i| inputs[i].into() - center[i]);
+        for m in 0..N {
+            for i in 0..BLOCK {
+                held[m][i] = weights[m].mul_add(moved[i], held[m][i]);
+            }
+        }
+    }
+    for m in 0..N {
+        sums[(n + m) * padded + at..][..BLOCK].copy_from_slice(&held[m]);
+    }
+}
+
+/// Reads one tensor of one checkpoint, to be copied.
+#[derive(Default)]
+pub(super) struct Copier {
+    raw: Vec<u64>,
+    narrow: Vec<f32>,
+    wide: Vec<f64>,
+    out: Vec<u8>,
+    gather: Gather,
+}
+
+impl Copier {
+    /// The bytes of a chunk, converted when `dtype` is not the tensor's own.
+    pub(super) fn chunk(
+        &mut self,
+        file: &DataFile,
+        place: &Place,
+        tensor: &Tensor,
+        start: u64,
+        count: usize,
+        dtype: Dtype,
+    ) -> Result<&[u8]> {
+        let size = number::size(tensor.dtype).unwrap_or(1);
+        let bytes = count * size as usize;
+        self.raw.resize(bytes.div_ceil(8), 0);
+        let raw: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut self.raw)[..bytes];
+        match &place.strides {
+            None => file.read(raw, place.offset + start * size)?,
+            Some(strides) => self.gather.read(file, place.offset, strides, &tensor.shape, start, raw, count)?,
+        }
+        if dtype == tensor.dtype {
+            return Ok(&bytemuck::cast_slice(&self.raw)[..bytes]);
+        }
+        self.wide.clear();
+        match tensor.dtype {
+            Dtype::F64 => self.wide.extend(raw.as_chunks().0.iter().map(|&bits| f64::from_le_bytes(bits))),
+            Dtype::F32 => self.wide.extend(raw.as_chunks().0.iter().map(|&bits| f64::from(f32::from_le_bytes(bits)))),
+            narrow => {
+                self.narrow.resize(count, 0.0);
+                number::widen(narrow, raw, &mut self.narrow);
+                self.wide.extend(self.narrow.iter().copied().map(f64::from));
+            }
+        }
+        number::narrow(dtype, &self.wide, &mut self.out);
+        Ok(&self.out)
+    }
+}
+
+/// Reads tensors that do not lie row by row: the chunk's elements are sorted by where they lie and read in stretches.
+#[derive(Default)]
+struct Gather {
+    /// What the plan below is for.
+    plan_for: Option<(Vec<u64>, Vec<usize>, u64, usize)>,
+    /// Byte offsets of the elements from the tensor's first, and which element each is, sorted by offset.
+    order: Vec<(u64, u32)>,
+    bytes: Vec<u8>,
+}
+
+impl Gather {
+    #[allow(clippy::too_many_arguments)]
+    fn read(
+        &mut self,
+        file: &DataFile,
+        offset: u64,
+        strides: &[u64],
+        shape: &[usize],
+        start: u64,
+        into: &mut [u8],
+        count: usize,
+    ) -> Result<()> {
+        let size = into.len() / count;
+        let wanted = (strides.to_vec(), shape.to_vec(), start, count);
+        if self.plan_for.as_ref() != Some(&wanted) {
+            self.order.clear();
+            self.order.extend((0..count as u32).map(|element| {
+                let mut rest = start + u64::from(element);
+                let mut place = 0;
+                for (&length, &stride) in shape.iter().zip(strides).rev() {
+                    place += rest % length as u64 * stride;
+                    rest /= length as u64;
+                }
+                (place * size as u64, element)
+            }));
+            self.order.sort_unstable();
+            self.plan_for = Some(wanted);
+        }
+        // Stretches end at a wide gap, or when they have grown to what a chunk may take.
+        let most = (16 * into.len()) as u64;
+        let mut from = 0;
+        while from < self.order.len() {
+            let first = self.order[from].0;
+            let mut to = from + 1;
+            while to < self.order.len()
+                && self.order[to].0 - self.order[to - 1].0 <= MOST_GAP
+                && self.order[to].0 - first < most
+            {
+                to += 1;
+            }
+            self.bytes.resize((self.order[to - 1].0 - first) as usize + size, 0);
+            file.read(&mut self.bytes, offset + first)?;
+            for &(place, element) in &self.order[from..to] {
+                into[element as usize * size..][..size]
+                    .copy_from_slice(&self.bytes[(place - first) as usize..][..size]);
+            }
+            from = to;
+        }
+        Ok(())
+    }
+}
