@@ -225,6 +225,7 @@ const MOST_OUTPUTS: usize = 1000;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
+    args.eval.as_deref().map_or(Ok(()), evaluate::require_place)?;
     let (paths, numbers, mut notes) = choose(args)?;
     let series = Series::open(&paths, args.key.as_deref(), &args.copy).map_err(advise)?;
     let (numbers, paths_changed) = numbers.resolve(&series, &mut notes)?;
@@ -292,7 +293,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut failures = Vec::new();
     if let Some(command) = args.eval.as_deref().filter(|_| !args.dry_run) {
         let files: Vec<&Path> = planned.iter().map(|plan| plan.path.as_path()).collect();
-        let scores = evaluate::run(command, &files, args.quiet)?;
+        let scores = evaluate::run(command, &files, args.quiet);
         for (row, score) in rows.iter_mut().zip(scores) {
             match score {
                 Ok(score) => row.score = Some(score),
@@ -577,7 +578,7 @@ impl Made {
             let reason = "Adam and its kind move every weight at its own rate: no identity covers them";
             Status { standing: Standing::Heuristic, reason }
         } else if first_gap > STRIDE_LIMIT {
-            approximation("unresolved: most of this λ's mass falls between the first two checkpoints")
+            approximation("unresolved: too much of this λ's mass falls between the first two checkpoints")
         } else if base.standing == Standing::Exact && before > 0.0 {
             approximation("the path's first steps are missing: the first checkpoint stands in for them")
         } else if base.standing == Standing::Exact && self.strided() {
@@ -916,7 +917,7 @@ fn listing(
         let _ = writeln!(out, "  {path:<width$}{mark}", width = if mark.is_empty() { 0 } else { width });
     }
     if args.dry_run {
-        out.push_str("\nnothing was read or written (--dry-run)\n");
+        out.push_str("\nno tensor was read and nothing written (--dry-run)\n");
     } else if report.bytes_read > 0 {
         let _ = writeln!(
             out,
@@ -1063,7 +1064,7 @@ fn write_dial(
         if !args.dry_run {
             let _ = writeln!(
                 out,
-                "\nwrote {} ({}) in {total:.2} s; read it with\n  afterfit dial read {} --l2 {} -o model.safetensors",
+                "\nwrote {} ({}) in {total:.2} s\nread it with\n  afterfit dial read {} --l2 {} -o model.safetensors",
                 args.output.display(),
                 Bytes(report.bytes_written),
                 args.output.display(),

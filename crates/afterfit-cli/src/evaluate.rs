@@ -17,14 +17,19 @@ pub(crate) enum Best {
     Min,
 }
 
-/// Runs the command on each file; the last number it prints, or what went wrong.
-pub(crate) fn run(command: &str, files: &[&Path], quiet: bool) -> Result<Vec<Result<f64, String>>> {
-    if !command.contains("{}") {
-        return Err(Advice::error(
-            format!("--eval `{command}` does not say where the file goes"),
-            "put {} in its place: --eval 'python evaluate.py {}'",
-        ));
+/// Refuses, before any work is done, a command that names no file.
+pub(crate) fn require_place(command: &str) -> Result<()> {
+    if command.contains("{}") {
+        return Ok(());
     }
+    Err(Advice::error(
+        format!("--eval `{command}` does not say where the file goes"),
+        "put {} in its place: --eval 'python evaluate.py {}'",
+    ))
+}
+
+/// Runs the command on each file; the last number it prints, or what went wrong.
+pub(crate) fn run(command: &str, files: &[&Path], quiet: bool) -> Vec<Result<f64, String>> {
     let score = |file: &&Path| {
         let line = command.replace("{}", &quote(&file.display().to_string()));
         let run = || Command::new("sh").arg("-c").arg(&line).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -34,7 +39,7 @@ pub(crate) fn run(command: &str, files: &[&Path], quiet: bool) -> Result<Vec<Res
         }
         last_number(&String::from_utf8_lossy(&done.stdout)).ok_or_else(|| "the command printed no number".to_owned())
     };
-    Ok(files.iter().map(score).collect())
+    files.iter().map(score).collect()
 }
 
 /// The place of the best score.

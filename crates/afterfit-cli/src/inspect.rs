@@ -9,7 +9,7 @@ use crate::output::{json, text};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A .safetensors or .dial file.
+    /// A .safetensors or .dial file, a PyTorch checkpoint, an .npz, or the folder of a sharded one.
     file: PathBuf,
     /// Print one line of JSON.
     #[arg(long)]
@@ -30,7 +30,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut listing = format!(
         "{}: {}, {} tensor(s), {} bytes\n",
         args.file.display(),
-        kind.map_or_else(|| "safetensors".to_owned(), |kind| format!("afterfit {kind}")),
+        match (kind, &contents.training) {
+            (Some(kind), _) => format!("afterfit {kind}"),
+            (None, None) => "safetensors".to_owned(),
+            (None, Some(_)) => "checkpoint".to_owned(),
+        },
         contents.tensors.len(),
         contents.bytes
     );
@@ -42,6 +46,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 }
             }
             other => listing.push_str(&format!("  {key}: {}\n", cut(&other.to_string()))),
+        }
+    }
+    if let Some(training) = &contents.training {
+        let known = serde_json::to_value(training)?;
+        for (name, value) in known.as_object().into_iter().flatten() {
+            if !(value.is_null() || *value == Value::Bool(false)) {
+                listing.push_str(&format!("  {name}: {value}\n"));
+            }
         }
     }
     for tensor in contents.tensors.iter().take(MOST_TENSORS) {

@@ -6,13 +6,16 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Serialize, de::DeserializeOwned};
 use tempfile::NamedTempFile;
 use thiserror::Error;
+
+use crate::checkpoint::safetensors::{Header, read_header};
+use crate::checkpoint::{Checkpoint, CheckpointError, Training, open_plain};
 
 /// A safetensors file that cannot be written or read.
 #[derive(Debug, Error)]
@@ -26,8 +29,11 @@ pub enum StoreError {
         /// Its reason.
         source: std::io::Error,
     },
-    /// The file is shorter than its header says, or longer.
-    #[error("{path}: {found} bytes long, but its header describes {expected}")]
+    /// Not a safetensors file, or a broken one.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Fewer numbers were written than announced, or more.
+    #[error("{path}: {found} bytes written, but its header describes {expected}")]
     Length {
         /// The file.
         path: PathBuf,
@@ -35,16 +41,6 @@ pub enum StoreError {
         found: u64,
         /// What it should be.
         expected: u64,
-    },
-    /// The header is larger than any real one.
-    #[error("{path}: not a safetensors file: it claims a header of {found} bytes, and at most {limit} fit")]
-    HeaderTooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The claim.
-        found: u64,
-        /// The limit.
-        limit: u64,
     },
     /// The header is not what safetensors allow.
     #[error("{path}: not a safetensors file: {reason}")]
@@ -76,8 +72,6 @@ pub enum StoreError {
     },
 }
 
-/// Headers beyond this are refused, as the safetensors library does.
-const HEADER_LIMIT: u64 = 100_000_000;
 /// The metadata key of our JSON.
 const KEY: &str = "afterfit";
 
@@ -166,45 +160,26 @@ pub(crate) fn set_ordinary_permissions(_: &File) -> std::io::Result<()> {
 pub(crate) struct Reader {
     file: File,
     path: PathBuf,
-    header: Metadata,
-    data_start: u64,
+    header: Header,
+    /// Where each name stands in the header.
+    index: HashMap<String, usize>,
 }
 
 impl Reader {
     /// Opens a file and checks that its header describes exactly the bytes there are.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
-        let io = |source| StoreError::Io { path: path.into(), source };
-        let mut file = File::open(path).map_err(io)?;
-        let details = file.metadata().map_err(io)?;
-        if !details.is_file() {
-            return Err(StoreError::Header { path: path.into(), reason: "not a regular file".into() });
-        }
-        let length = details.len();
-        let mut size = [0; 8];
-        file.read_exact(&mut size).map_err(|_| StoreError::Header {
-            path: path.into(),
-            reason: format!("{length} bytes long: too short for a header"),
-        })?;
-        let size = u64::from_le_bytes(size);
-        let limit = HEADER_LIMIT.min(length - 8);
-        if size > limit {
-            return Err(StoreError::HeaderTooLarge { path: path.into(), found: size, limit });
-        }
-        let mut bytes = vec![0; size as usize];
-        file.read_exact(&mut bytes).map_err(io)?;
-        let header: Metadata = serde_json::from_slice(&bytes)
-            .map_err(|error| StoreError::Header { path: path.into(), reason: error.to_string() })?;
-        let expected = (8 + size).saturating_add(header.data_len() as u64);
-        if expected != length {
-            return Err(StoreError::Length { path: path.into(), found: length, expected });
-        }
-        Ok(Self { file, path: path.into(), header, data_start: 8 + size })
+        let mut file = open_plain(path)?;
+        let length = file.metadata().map_err(|source| StoreError::Io { path: path.into(), source })?.len();
+        let header = read_header(path, &mut BufReader::new(&mut file), length)?;
+        let names = header.tensors.iter().enumerate();
+        let index = names.map(|(at, (name, _))| (name.clone(), at)).collect();
+        Ok(Self { file, path: path.into(), header, index })
     }
 
     /// Our metadata.
     pub(crate) fn metadata<M: DeserializeOwned>(&self, kind: &'static str) -> Result<M, StoreError> {
         let refuse = |reason: String| StoreError::Kind { path: self.path.clone(), kind, reason };
-        let json = self.header.metadata().as_ref().and_then(|all| all.get(KEY));
+        let json = self.header.metadata.get(KEY);
         let json = json.ok_or_else(|| refuse(format!("its metadata has no key \"{KEY}\"")))?;
         let value: serde_json::Value = serde_json::from_str(json).map_err(|error| refuse(error.to_string()))?;
         match value.get("kind").and_then(serde_json::Value::as_str) {
@@ -213,9 +188,13 @@ impl Reader {
         }
     }
 
+    fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).map(|&at| &self.header.tensors[at].1)
+    }
+
     /// The shape of an f64 tensor.
     pub(crate) fn shape(&self, name: &str) -> Result<&[usize], StoreError> {
-        let info = self.header.info(name).ok_or_else(|| self.refuse(name, "missing".into()))?;
+        let info = self.info(name).ok_or_else(|| self.refuse(name, "missing".into()))?;
         if info.dtype != Dtype::F64 {
             return Err(self.refuse(name, format!("its type is {:?}, not F64", info.dtype)));
         }
@@ -228,11 +207,13 @@ impl Reader {
         if start.checked_add(count).is_none_or(|end| end > total) {
             return Err(self.refuse(name, format!("it has {total} numbers, not {}", start.saturating_add(count))));
         }
-        let offset = self.header.info(name).map_or(0, |info| info.data_offsets.0) + 8 * start;
+        let offset = self.info(name).map_or(0, |info| info.data_offsets.0) + 8 * start;
         let mut values = vec![0.0_f64; count];
         let bytes = bytemuck::cast_slice_mut(&mut values);
-        let read =
-            self.file.seek(SeekFrom::Start(self.data_start + offset as u64)).and_then(|_| self.file.read_exact(bytes));
+        let read = self
+            .file
+            .seek(SeekFrom::Start(self.header.data_start + offset as u64))
+            .and_then(|_| self.file.read_exact(bytes));
         read.map_err(|source| StoreError::Io { path: self.path.clone(), source })?;
         if cfg!(target_endian = "big") {
             values.iter_mut().for_each(|value| *value = f64::from_bits(value.to_bits().swap_bytes()));
@@ -255,15 +236,18 @@ impl Reader {
     }
 }
 
-/// What a safetensors file holds, without its numbers.
+/// What a file holds, without its numbers.
 #[derive(Debug, Clone, Serialize)]
 pub struct Contents {
-    /// Length of the file.
+    /// Length of the file, or of the tensors where they are spread over several.
     pub bytes: u64,
     /// The metadata; values that are JSON are parsed.
     pub metadata: std::collections::BTreeMap<String, serde_json::Value>,
     /// The tensors, in file order.
     pub tensors: Vec<TensorSummary>,
+    /// What a checkpoint of a network says about its training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training: Option<Training>,
 }
 
 /// One tensor of a file.
@@ -277,17 +261,36 @@ pub struct TensorSummary {
     pub shape: Vec<usize>,
 }
 
-/// Reads the header of any safetensors file.
+/// Reads the header of a safetensors file, or the table of contents of any other checkpoint.
 pub fn inspect(path: &Path) -> Result<Contents, StoreError> {
+    let is_safetensors = open_plain(path).is_ok_and(|mut file| {
+        let mut start = [0; 9];
+        file.read_exact(&mut start).is_ok() && start[8] == b'{'
+    });
+    if !is_safetensors && let Ok(checkpoint) = Checkpoint::open(path, None) {
+        let tensors = checkpoint.tensors.iter().map(|tensor| TensorSummary {
+            name: tensor.name.clone(),
+            dtype: format!("{:?}", tensor.dtype),
+            shape: tensor.shape.clone(),
+        });
+        let metadata = checkpoint.metadata.iter().map(|(key, text)| (key.clone(), text.clone().into()));
+        return Ok(Contents {
+            bytes: checkpoint.bytes(),
+            metadata: metadata.collect(),
+            tensors: tensors.collect(),
+            training: Some(checkpoint.training),
+        });
+    }
     let reader = Reader::open(path)?;
-    let metadata = reader.header.metadata().clone().unwrap_or_default().into_iter().map(|(key, text)| {
+    let bytes = reader.header.data_start + reader.header.data_bytes;
+    let metadata = reader.header.metadata.into_iter().map(|(key, text)| {
         let value = serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));
         (key, value)
     });
-    let tensors = reader.header.offset_keys().into_iter().filter_map(|name| {
-        let info = reader.header.info(&name)?;
-        Some(TensorSummary { dtype: format!("{:?}", info.dtype), shape: info.shape.clone(), name })
+    let tensors = reader.header.tensors.into_iter().map(|(name, info)| TensorSummary {
+        dtype: format!("{:?}", info.dtype),
+        shape: info.shape,
+        name,
     });
-    let bytes = reader.data_start + reader.header.data_len() as u64;
-    Ok(Contents { bytes, metadata: metadata.collect(), tensors: tensors.collect() })
+    Ok(Contents { bytes, metadata: metadata.collect(), tensors: tensors.collect(), training: None })
 }

@@ -102,7 +102,8 @@ pub fn expand(inputs: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>> 
             }
         }
         if found.len() == before {
-            return Err(malformed(input, "no checkpoint in this folder"));
+            let passes = if filter.is_some() { " that passes the filter" } else { "" };
+            return Err(malformed(input, format!("no checkpoint in this folder{passes}")));
         }
     }
     let shards = found.iter().filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_shard));

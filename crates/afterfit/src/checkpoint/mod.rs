@@ -11,7 +11,7 @@ mod npz;
 pub mod number;
 mod output;
 mod pickle;
-mod safetensors;
+pub(crate) mod safetensors;
 mod series;
 mod steps;
 pub mod stream;

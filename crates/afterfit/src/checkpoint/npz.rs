@@ -31,7 +31,17 @@ pub(super) fn open<R: Read + Seek>(archive: &mut Archive<'_, R>, names: &[String
         if claimed > start.len() as u64 {
             return Err(refuse(format!("claims a header of {claimed} bytes")));
         }
-        let header = NpyHeader::from_reader(&start[..claimed as usize]).map_err(|error| refuse(error.to_string()))?;
+        if !has_countable_shape(&start[..claimed as usize]) {
+            return Err(refuse("its shape does not fit the bytes there are".into()));
+        }
+        let header = NpyHeader::from_reader(&start[..claimed as usize]).map_err(|error| {
+            // (The parser draws a picture of the place, over several lines.)
+            let text = error.to_string();
+            refuse(format!(
+                "not an npy array: {}",
+                text.lines().next().unwrap_or_default().trim_end_matches([' ', ':'])
+            ))
+        })?;
         let dtype = dtype(&header.dtype()).ok_or_else(|| {
             refuse(format!("type {} is not supported: float16/32/64, integers and bools are", header.dtype().descr()))
         })?;
@@ -62,6 +72,18 @@ pub(super) fn open<R: Read + Seek>(archive: &mut Archive<'_, R>, names: &[String
         files: Vec::new(),
         shards: None,
     })
+}
+
+/// Whether the elements of a header's shape can be counted at all: the parser multiplies without a check.
+fn has_countable_shape(header: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(header);
+    let Some((_, rest)) = text.split_once("'shape'").or_else(|| text.split_once("\"shape\"")) else { return true };
+    let lengths = rest.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    // (16 bytes is the widest element there is.)
+    lengths
+        .map(|digits| digits.parse::<u64>().ok())
+        .try_fold(16, |count: u64, length| count.checked_mul(length?))
+        .is_some()
 }
 
 fn dtype(dtype: &DType) -> Option<Dtype> {

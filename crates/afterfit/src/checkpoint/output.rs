@@ -513,10 +513,16 @@ impl Unpacked<'_> {
             out.extend((text.len() as u32).to_le_bytes());
             out.extend(text.as_bytes());
         };
-        let int = |out: &mut Vec<u8>, value: u64| {
-            out.extend(b"\x8a\x09");
-            out.extend(value.to_le_bytes());
-            out.push(0);
+        let int = |out: &mut Vec<u8>, value: u64| match i32::try_from(value) {
+            Ok(small) => {
+                out.push(b'J');
+                out.extend(small.to_le_bytes());
+            }
+            // (No count or size reaches the sign bit.)
+            Err(_) => {
+                out.extend(b"\x8a\x08");
+                out.extend(value.to_le_bytes());
+            }
         };
         for (at, tensor) in self.series.tensors.iter().enumerate() {
             let storage = match self.series.treatments[at] {

@@ -524,7 +524,13 @@ impl<R: Read> Machine<R> {
     }
 
     fn long(&mut self, count: u64) -> Result<(), PickleError> {
-        let bytes = self.input.bytes(count)?;
+        let mut bytes = self.input.bytes(count)?;
+        // Zeros that carry nothing but the sign.
+        while let [.., next, 0] = bytes[..]
+            && next < 0x80
+        {
+            bytes.pop();
+        }
         if bytes.len() > 8 {
             return self.push(Value::Long(bytes));
         }

@@ -393,34 +393,6 @@ fn reach<T: Element>(inputs: &[T], padded: usize, center: &[f64]) -> f64 {
         .fold(0.0, |reach, (&value, center)| reach.max((value.into() - center).abs()))
 }
 
-#[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn add<T: Element, const N: usize>(
-    inputs: &[T],
-    padded: usize,
-    weights: &[f64],
-    rows: usize,
-    n: usize,
-    at: usize,
-    center: &[f64; BLOCK],
-    sums: &mut [f64],
-) {
-    let mut held: [[f64; BLOCK]; N] = std::array::from_fn(|m| std::array::from_fn(|i| sums[(n + m) * padded + at + i]));
-    for (inputs, weights) in inputs.chunks_exact(padded).zip(weights.chunks_exact(rows)) {
-        let inputs: &[T; BLOCK] = inputs[at..].first_chunk().expect("rows are padded to whole blocks");
-        let weights: &[f64; N] = weights[n..].first_chunk().expect("n counts rows");
-        let moved: [f64; BLOCK] = std::array::from_fn(|i| inputs[i].into() - center[i]);
-        for m in 0..N {
-            for i in 0..BLOCK {
-                held[m][i] = weights[m].mul_add(moved[i], held[m][i]);
-            }
-        }
-    }
-    for m in 0..N {
-        sums[(n + m) * padded + at..][..BLOCK].copy_from_slice(&held[m]);
-    }
-}
-
 /// Reads one tensor of one checkpoint, to be copied.
 #[derive(Default)]
 pub(super) struct Copier {

@@ -9,7 +9,7 @@ use crate::optimizer::MOST_STEPS;
 use crate::scheme::RateRun;
 
 /// What a checkpoint says about its training.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct Training {
     /// The rate of the step that would come next.
     pub rate: Option<f64>,

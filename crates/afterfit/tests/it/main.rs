@@ -3,11 +3,13 @@
 
 mod bad_input;
 mod bracket;
+mod checkpoints;
 mod common;
 mod deviation;
 mod dial;
 mod fit;
 mod gradients;
+mod hostile;
 mod identities;
 mod rescale;
 mod stored;

@@ -1,6 +1,8 @@
 //! The command as a user meets it: output, errors, files.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod average;
+
 use std::path::Path;
 
 use assert_cmd::Command;

@@ -1,0 +1,285 @@
+//! `afterfit average` and `afterfit dial`, as a user meets them.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{afterfit, entries, folder, json, transcript};
+
+/// The library's PyTorch fixtures, copied so that paths are short.
+fn fixtures() -> TempDir {
+    let here = folder(&[]);
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../afterfit/tests/fixtures");
+    for name in ["plain", "legacy", "wrapped", "safetensors"] {
+        std::fs::create_dir(here.path().join(name)).unwrap();
+        for entry in std::fs::read_dir(from.join(name)).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), here.path().join(name).join(entry.file_name())).unwrap();
+        }
+    }
+    here
+}
+
+#[test]
+fn what_average_and_dial_print() {
+    let here = fixtures();
+    let at = here.path();
+    std::fs::write(at.join("lr.csv"), "step,lr\n0,0.1\n20,0.01\n").unwrap();
+    let commands: &[&[&str]] = &[
+        &["average", "plain", "-o", "out", "--ratio", "0.9999,0.999,0.99,0.9"],
+        &["average", "plain", "-o", "one.safetensors", "--ratio", "0.99", "--dry-run"],
+        &["average", "wrapped", "-o", "l2", "--l2", "1e-4,1e-3", "--steps-per-checkpoint", "2"],
+        &["average", "plain", "-o", "csv.npz", "--l2", "1e-3", "--rates", "lr.csv", "--dtype", "f32", "--quadratic"],
+        &["average", "plain/step-0.pt", "plain/step-30.pt", "-o", "two.pt", "--uniform"],
+        &["average", "plain/step-*.pt", "-o", "some.safetensors", "--last", "2", "--from", "10"],
+        &["average", "plain", "-o", "run.dial", "--dial", "1e-3..1", "--rate", "0.1,20:0.01", "--nodes", "8"],
+        &["dial", "info", "run.dial"],
+        &["dial", "read", "run.dial", "--l2", "3e-3", "-o", "m.safetensors"],
+        &["dial", "read", "run.dial", "--l2", "1e-3..1:3", "-o", "many", "--format", "pt"],
+        &["inspect", "wrapped/epoch=10.ckpt"],
+        &[
+            "average",
+            "plain",
+            "-o",
+            "evaluated",
+            "--ratio",
+            "0.9,0.5,0.1",
+            "--eval",
+            "echo {} scores; case {} in *0.5*) echo 7;; *) echo 3;; esac",
+            "--keep",
+            "best",
+        ],
+    ];
+    let mut book = String::new();
+    for command in commands {
+        book.push_str(&format!("$ afterfit {}\n{}\n\n", command.join(" "), transcript(at, command)));
+    }
+    insta::assert_snapshot!(book);
+    assert_eq!(entries(&at.join("evaluated")), ["ratio-0.5.safetensors"]);
+    assert_eq!(entries(&at.join("out")).len(), 4);
+}
+
+#[test]
+fn average_errors() {
+    let here = fixtures();
+    let at = here.path();
+    std::fs::create_dir(at.join("nothing")).unwrap();
+    std::fs::create_dir(at.join("mixed")).unwrap();
+    std::fs::copy(at.join("plain/step-0.pt"), at.join("mixed/step-0.pt")).unwrap();
+    std::fs::copy(at.join("wrapped/epoch=10.ckpt"), at.join("mixed/step-1.pt")).unwrap();
+    std::fs::create_dir(at.join("twice")).unwrap();
+    std::fs::copy(at.join("plain/step-0.pt"), at.join("twice/step-3.pt")).unwrap();
+    std::fs::copy(at.join("plain/step-0.pt"), at.join("twice/step-03.pt")).unwrap();
+    std::fs::write(at.join("exists.safetensors"), "precious").unwrap();
+    std::fs::write(at.join("evil.pt"), "\u{80}").unwrap();
+    std::fs::write(at.join("bad.csv"), "step,lr\n0,zero\n").unwrap();
+    let before = entries(at);
+    let cases: &[&[&str]] = &[
+        &["average", "plain", "-o", "x.safetensors"],
+        &["average", "plain", "-o", "x.safetensors", "--ratio", "1.5"],
+        &["average", "plain", "-o", "x.safetensors", "--ratio", "0"],
+        &["average", "plain", "-o", "x.safetensors", "--ratio", "0.9,0.8"],
+        &["average", "plain", "-o", "x.safetensors", "--last", "9"],
+        &["average", "plain", "-o", "x.safetensors", "--ema", "1"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "-1", "--rate", "0.1"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "fast"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1,5"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rates", "bad.csv"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--momentum", "1"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--nesterov"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--steps-per-checkpoint", "0"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--origin", "5"],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--from", "100"],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--every", "0"],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--step-regex", "("],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--step-regex", "q(\\d+)"],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--filter", "*.npz"],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--dtype", "f7"],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--memory", "much"],
+        &["average", "plain", "-o", "x.npz", "--uniform"],
+        &["average", "plain", "-o", "x.pt", "--uniform", "--shard-size", "1MB"],
+        &["average", "plain", "-o", "no/x.safetensors", "--uniform"],
+        &["average", "plain", "-o", "exists.safetensors", "--uniform"],
+        &["average", "plain", "-o", "exists.safetensors", "--uniform", "--skip-existing"],
+        &["average", "plain", "-o", "plain/step-0.pt", "--uniform", "--force"],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--eval", "true"],
+        &["average", "plain", "-o", "x.safetensors", "--keep", "best", "--uniform"],
+        &["average", "plain", "-o", "x.dial", "--dial", "1e-3..1"],
+        &["average", "plain", "-o", "x.dial", "--dial", "1..1e-3", "--rate", "0.1"],
+        &["average", "plain", "-o", "x.dial", "--dial", "1e-3..1", "--rate", "0.1", "--nodes", "0"],
+        &["average", "plain", "-o", "x.dial", "--dial", "1e-3..1", "--rate", "0.1", "--uniform"],
+        &["average", "nothing", "-o", "x.safetensors", "--uniform"],
+        &["average", "missing", "-o", "x.safetensors", "--uniform"],
+        &["average", "plain/q*.pt", "-o", "x.safetensors", "--uniform"],
+        &["average", "mixed", "-o", "x.safetensors", "--uniform"],
+        &["average", "twice", "-o", "x.safetensors", "--uniform"],
+        &["average", "evil.pt", "-o", "x.safetensors", "--uniform"],
+        &["average", "wrapped", "-o", "x.safetensors", "--uniform", "--key", "ema"],
+        &["average", "safetensors", "-o", "x.safetensors", "--uniform", "--key", "ema"],
+        &["dial", "info", "safetensors/step-0.safetensors"],
+        &["dial", "info", "missing.dial"],
+    ];
+    let mut book = String::new();
+    for arguments in cases {
+        let printed = transcript(at, arguments);
+        assert!(!printed.starts_with("exit 0"), "{arguments:?}: {printed}");
+        book.push_str(&format!("$ afterfit {}\n{printed}\n\n", arguments.join(" ")));
+        assert_eq!(entries(at), before, "{arguments:?} left something behind");
+    }
+    assert_eq!(std::fs::read_to_string(at.join("exists.safetensors")).unwrap(), "precious");
+    insta::assert_snapshot!(book);
+}
+
+#[test]
+fn the_documented_json_of_average() {
+    let here = fixtures();
+    let at = here.path();
+    let arguments = ["average", "wrapped", "-o", "out", "--l2", "1e-4,1e-2", "--ratio", "0.9", "--json", "-q"];
+    let dry = json(at, &[&arguments[..], &["--dry-run"]].concat());
+    assert!(!at.join("out").exists(), "--dry-run writes nothing");
+    let found = json(at, &arguments);
+    for key in ["outputs", "inputs", "weights"] {
+        assert_eq!(dry[key], found[key], "{key}");
+    }
+    assert_eq!(found["inputs"][1], serde_json::json!({"path": "wrapped/epoch=10.ckpt", "step": 10, "rate": 0.1}));
+    assert_eq!(found["inputs"][3]["rate"], Value::Null, "no step leaves the last checkpoint");
+    let outputs = found["outputs"].as_array().unwrap();
+    assert_eq!(outputs.len(), 3);
+    for (output, weights) in outputs.iter().zip(found["weights"].as_array().unwrap()) {
+        assert!(at.join(output["path"].as_str().unwrap()).is_file());
+        assert!(output["strength"].is_f64() && output["scheme"].is_string());
+        assert!(["exact", "approximation", "heuristic"].contains(&output["status"].as_str().unwrap()));
+        let sum: f64 = weights.as_array().unwrap().iter().map(|weight| weight.as_f64().unwrap()).sum();
+        assert!((sum - 1.0).abs() < 1e-12);
+    }
+    assert_eq!(outputs[0]["path"], "out/ratio-0.9.safetensors");
+    assert_eq!(
+        (outputs[1]["path"].as_str(), outputs[1]["answer"].as_str()),
+        (Some("out/l2-1e-4.safetensors"), Some("regularized"))
+    );
+    assert!(found["seconds"]["total"].is_f64());
+}
+
+#[test]
+fn a_path_of_every_step_of_a_quadratic_is_exact() {
+    let here = fixtures();
+    let status = |more: &[&str]| {
+        let base = ["average", "plain", "-o", "x.safetensors", "--rate", "0.1", "--l2", "0.01", "--dry-run", "--json"];
+        json(here.path(), &[&base[..], more].concat())["outputs"][0]["status"].as_str().unwrap().to_owned()
+    };
+    // Names 0, 10, 20, 30: with a regular expression that drops the zero they are 0, 1, 2, 3.
+    let every = ["--step-regex", "step-(\\d)", "--quadratic"];
+    assert_eq!(status(&every), "exact");
+    assert_eq!(status(&["--step-regex", "step-(\\d)"]), "approximation");
+    assert_eq!(status(&["--quadratic"]), "approximation");
+    assert_eq!(status(&["--quadratic", "--step-regex", "step-(\\d)", "--momentum", "0.9"]), "exact");
+    assert_eq!(status(&["--quadratic", "--step-regex", "step-(\\d)", "--from", "1"]), "approximation");
+    assert_eq!(status(&["--quadratic", "--step-regex", "step-(\\d)", "--from", "1", "--origin", "1"]), "exact");
+}
+
+/// Checkpoints large enough for a kill to come in the middle.
+fn large(folder: &Path, count: usize) {
+    for k in 0..count {
+        let values: Vec<u8> =
+            (0..1_000_000_u32).flat_map(|i| (((i * 7 + k as u32) % 1000) as f32).to_le_bytes()).collect();
+        let header = "{\"w\":{\"dtype\":\"F32\",\"shape\":[1000000],\"data_offsets\":[0,4000000]}}     ";
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.extend(values);
+        std::fs::write(folder.join(format!("step-{k}.safetensors")), bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_kill_leaves_nothing_half_written_and_a_rerun_finishes() {
+    let here = folder(&[]);
+    let at = here.path();
+    std::fs::create_dir(at.join("in")).unwrap();
+    large(&at.join("in"), 12);
+    let arguments = ["average", "in", "-o", "out", "--ratio", "0.99,0.9,0.8,0.7,0.6,0.5", "-q"];
+    afterfit().current_dir(at).args(arguments).assert().success();
+    let whole: Vec<(String, Vec<u8>)> = entries(&at.join("out"))
+        .into_iter()
+        .map(|name| (name.clone(), std::fs::read(at.join("out").join(name)).unwrap()))
+        .collect();
+    for wait in [5, 20, 40, 80, 160] {
+        std::fs::remove_dir_all(at.join("out")).unwrap();
+        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("afterfit"))
+            .args(arguments)
+            .current_dir(at)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What has its name is whole.
+        let visible =
+            |folder: &PathBuf| entries(folder).into_iter().filter(|name| !name.starts_with('.')).collect::<Vec<_>>();
+        if at.join("out").exists() {
+            for name in visible(&at.join("out")) {
+                let expected = whole.iter().find(|(known, _)| *known == name).unwrap();
+                assert!(std::fs::read(at.join("out").join(&name)).unwrap() == expected.1, "{name} after {wait} ms");
+            }
+        }
+        std::fs::create_dir_all(at.join("out")).unwrap();
+        afterfit().current_dir(at).args(arguments).arg("--skip-existing").assert().success();
+        for (name, bytes) in &whole {
+            assert!(std::fs::read(at.join("out").join(name)).unwrap() == *bytes, "{name} after {wait} ms and a rerun");
+        }
+    }
+    // Some of them gone: only those are made again.
+    std::fs::remove_file(at.join("out/ratio-0.8.safetensors")).unwrap();
+    let stamp = |name: &str| std::fs::metadata(at.join("out").join(name)).unwrap().modified().unwrap();
+    let before = stamp("ratio-0.9.safetensors");
+    let again = json(at, &[&arguments[..], &["--skip-existing", "--json"]].concat());
+    assert_eq!(stamp("ratio-0.9.safetensors"), before);
+    let skipped = again["outputs"].as_array().unwrap().iter().filter(|output| output["skipped"] == true).count();
+    assert_eq!(skipped, 5);
+    // Made from other checkpoints, it is not taken for the same.
+    let other = transcript(at, &[&arguments[..], &["--skip-existing", "--to", "5"]].concat());
+    assert!(other.contains("was not made from these checkpoints"), "{other}");
+}
+
+#[test]
+fn evaluation_that_fails_keeps_the_outputs() {
+    let here = fixtures();
+    let at = here.path();
+    let printed = transcript(
+        at,
+        &[
+            "average",
+            "plain",
+            "-o",
+            "out",
+            "--ratio",
+            "0.9,0.5",
+            "--keep",
+            "best",
+            "-q",
+            "--eval",
+            "case {} in *0.5*) exit 3;; *) echo 1;; esac",
+        ],
+    );
+    assert!(printed.starts_with("exit 1") && printed.contains("1 of 2 evaluations failed"), "{printed}");
+    assert_eq!(entries(&at.join("out")).len(), 2);
+    // A name that would be dangerous to a shell stays a name.
+    std::fs::rename(at.join("plain"), at.join("a b'; touch pwned; '")).unwrap();
+    let printed = transcript(
+        at,
+        &[
+            "average",
+            "a b'; touch pwned; '",
+            "-o",
+            "x '$(touch pwned).safetensors",
+            "--uniform",
+            "-q",
+            "--eval",
+            "ls {} >/dev/null && echo 4",
+        ],
+    );
+    assert!(printed.starts_with("exit 0"), "{printed}");
+    assert!(!at.join("pwned").exists());
+}

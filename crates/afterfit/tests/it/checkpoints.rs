@@ -1,0 +1,533 @@
+//! Averages of checkpoint files against an obvious reference, for every type and format.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use afterfit::average::averages;
+use afterfit::checkpoint::{
+    Average, Checkpoint, DialFile, Format, Layout, RateSource, Series, Timeline, Training, Treatment, number,
+};
+use afterfit::dial::{Dial, Nodes};
+use afterfit::optimizer::{Method, RateSchedule};
+use afterfit::path::Path as _;
+use afterfit::scheme::{
+    Answer, PathInfo, RateRun, Recurrence, Scheme, Stride, Weighting, comparator_weights, kept_weights, ratio_weights,
+    strided,
+};
+use half::{bf16, f16};
+use safetensors::{Dtype, SafeTensors};
+
+use crate::common::{log_spectrum, quadratic, rng, run, uniform};
+
+pub(crate) fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
+    let name = |step: u64| match folder {
+        "legacy" => format!("checkpoint_{step}.pth.tar"),
+        "wrapped" => format!("epoch={step}.ckpt"),
+        "safetensors" => format!("step-{step}.safetensors"),
+        _ => format!("step-{step}.pt"),
+    };
+    [0, 10, 20, 30].iter().map(|&step| fixtures().join(folder).join(name(step))).collect()
+}
+
+const PLAIN: Layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, memory: None };
+
+pub(crate) fn write(series: &Series, weights: &[f64], path: &Path, layout: &Layout) -> afterfit::Result<()> {
+    let average = Average { path: path.into(), weights: weights.to_vec(), record: "{\"kind\":\"test\"}".into() };
+    series.write(&[average], layout, &|_| {})?;
+    Ok(())
+}
+
+/// Tensors by name, as numbers.
+type Numbers = BTreeMap<String, (Dtype, Vec<usize>, Vec<f64>)>;
+
+fn eight_bit(dtype: Dtype, bits: u8) -> f64 {
+    let (exponent_bits, fraction_bits, bias) = if dtype == Dtype::F8_E4M3 { (4, 3, 7) } else { (5, 2, 15) };
+    let sign = if bits & 0x80 != 0 { -1.0 } else { 1.0 };
+    let exponent = i32::from(bits >> fraction_bits) & ((1 << exponent_bits) - 1);
+    let fraction = f64::from(bits & ((1 << fraction_bits) - 1)) / f64::from(1 << fraction_bits);
+    match exponent {
+        0 => sign * fraction * 2.0_f64.powi(1 - bias),
+        _ => sign * (1.0 + fraction) * 2.0_f64.powi(exponent - bias),
+    }
+}
+
+fn numbers(file: &Path) -> Numbers {
+    if file.is_dir() {
+        let inside = std::fs::read_dir(file).unwrap().map(|entry| entry.unwrap().path());
+        return inside
+            .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
+            .flat_map(|path| numbers(&path))
+            .collect();
+    }
+    let bytes = std::fs::read(file).unwrap();
+    let parsed = SafeTensors::deserialize(&bytes).unwrap();
+    let values = |dtype: Dtype, data: &[u8]| -> Vec<f64> {
+        match dtype {
+            Dtype::F64 => data.chunks(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect(),
+            Dtype::F32 => data.chunks(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect(),
+            Dtype::F16 => data.chunks(2).map(|b| f16::from_le_bytes(b.try_into().unwrap()).to_f64()).collect(),
+            Dtype::BF16 => data.chunks(2).map(|b| bf16::from_le_bytes(b.try_into().unwrap()).to_f64()).collect(),
+            Dtype::F8_E4M3 | Dtype::F8_E5M2 => data.iter().map(|&b| eight_bit(dtype, b)).collect(),
+            Dtype::I64 => data.chunks(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as f64).collect(),
+            Dtype::I32 => data.chunks(4).map(|b| f64::from(i32::from_le_bytes(b.try_into().unwrap()))).collect(),
+            Dtype::U16 => data.chunks(2).map(|b| f64::from(u16::from_le_bytes(b.try_into().unwrap()))).collect(),
+            _ => data.iter().map(|&b| f64::from(b)).collect(),
+        }
+    };
+    parsed
+        .tensors()
+        .into_iter()
+        .map(|(name, view)| (name, (view.dtype(), view.shape().to_vec(), values(view.dtype(), view.data()))))
+        .collect()
+}
+
+/// The obvious reference: Σ p_k w_k in f64, rounded to the tensor's type; everything else from the last checkpoint.
+fn reference(files: &[PathBuf], weights: &[f64], dtype: Option<Dtype>) -> Numbers {
+    let all: Vec<Numbers> = files.iter().map(|file| numbers(file)).collect();
+    let mut result = all.last().unwrap().clone();
+    for (name, (own, _, values)) in &mut result {
+        let float = matches!(own, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2);
+        if !float {
+            continue;
+        }
+        if !name.ends_with("running_mean") && !name.ends_with("running_var") {
+            for (i, value) in values.iter_mut().enumerate() {
+                *value = weights.iter().zip(&all).map(|(weight, numbers)| weight * numbers[name].2[i]).sum();
+            }
+        }
+        *own = dtype.unwrap_or(*own);
+        for value in values {
+            *value = match own {
+                Dtype::F32 => f64::from(*value as f32),
+                Dtype::F16 => f16::from_f64(*value).to_f64(),
+                Dtype::BF16 => bf16::from_f64(*value).to_f64(),
+                Dtype::F8_E4M3 | Dtype::F8_E5M2 => {
+                    // The nearest of all finite values; of two, the one with the even pattern.
+                    let last = if *own == Dtype::F8_E4M3 { 0x7e } else { 0x7b };
+                    let codes = (0..=last).flat_map(|code: u8| [code, code | 0x80]);
+                    let distance = |code: u8| (eight_bit(*own, code) - *value).abs();
+                    let nearest =
+                        codes.min_by(|&a, &b| distance(a).total_cmp(&distance(b)).then((a & 1).cmp(&(b & 1))));
+                    eight_bit(*own, nearest.unwrap())
+                }
+                _ => *value,
+            };
+        }
+    }
+    result
+}
+
+/// Equal, but for the last digits of f64, where sums are ordered differently.
+#[track_caller]
+fn assert_same(found: &Numbers, expected: &Numbers) {
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (name, (dtype, shape, values)) in expected {
+        let (found_dtype, found_shape, found_values) = &found[name];
+        assert_eq!((found_dtype, found_shape), (dtype, shape), "{name}");
+        for (found, value) in found_values.iter().zip(values) {
+            let tolerance = if *dtype == Dtype::F64 { 1e-14 * value.abs().max(1.0) } else { 0.0 };
+            assert!((found - value).abs() <= tolerance, "{name} {dtype:?}: {found} instead of {value}");
+        }
+    }
+}
+
+#[test]
+fn every_type_and_format_equals_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let twins = files("safetensors");
+    let out = folder.path().join("out.safetensors");
+    for weights in [
+        ratio_weights(0.9, 4, Answer::Normalized).unwrap(),
+        ratio_weights(0.5, 4, Answer::Regularized).unwrap(),
+        comparator_weights(Weighting::Uniform, 4).unwrap(),
+        comparator_weights(Weighting::Tail(2), 4).unwrap(),
+        comparator_weights(Weighting::Ema(0.7), 4).unwrap(),
+    ] {
+        let expected = reference(&twins, &weights, None);
+        for format in ["safetensors", "plain", "legacy"] {
+            let series = Series::open(&files(format), None, &[]).unwrap();
+            write(&series, &weights, &out, &PLAIN).unwrap();
+            let mut expected = expected.clone();
+            if format == "legacy" {
+                // The old format has no such types.
+                expected.retain(|name, _| !["e4m3", "e5m2", "codes"].contains(&name.as_str()));
+            }
+            assert_same(&numbers(&out), &expected);
+        }
+    }
+}
+
+#[test]
+fn geometric_weights_are_those_of_the_paper() {
+    let weights = ratio_weights(0.99, 240, Answer::Normalized).unwrap();
+    let total: f64 = (0..240).map(|j| 0.99_f64.powi(j)).sum();
+    for (j, weight) in weights.iter().enumerate() {
+        assert!((weight - 0.99_f64.powi(j as i32) / total).abs() < 1e-16);
+    }
+    // The regularized kind keeps what is unspent for the last.
+    let weights = ratio_weights(0.99, 240, Answer::Regularized).unwrap();
+    assert!((weights[3] - 0.01 * 0.99_f64.powi(3)).abs() < 1e-16);
+    assert!((weights[239] - 0.99_f64.powi(239)).abs() < 1e-15 && (weights.iter().sum::<f64>() - 1.0).abs() < 1e-14);
+}
+
+#[test]
+fn every_output_type_is_rounded_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let weights = ratio_weights(0.8, 4, Answer::Normalized).unwrap();
+    let series = Series::open(&files("plain"), None, &[]).unwrap();
+    for dtype in [Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F8_E4M3, Dtype::F8_E5M2] {
+        write(&series, &weights, &out, &Layout { dtype: Some(dtype), ..PLAIN }).unwrap();
+        assert_same(&numbers(&out), &reference(&files("safetensors"), &weights, Some(dtype)));
+    }
+}
+
+#[test]
+fn every_output_format_reads_back_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = ratio_weights(0.9, 4, Answer::Normalized).unwrap();
+    let series = Series::open(&files("plain"), None, &[]).unwrap();
+    let out = |name: &str| folder.path().join(name);
+    let expected = {
+        write(&series, &weights, &out("a.safetensors"), &PLAIN).unwrap();
+        numbers(&out("a.safetensors"))
+    };
+    // What was written is read again and written as plain safetensors: the numbers must be the same.
+    let again = |path: PathBuf| {
+        let name = path.with_extension("again");
+        let series = Series::open(&[path], None, &["*".into()]).unwrap();
+        write(&series, &[1.0], &name, &PLAIN).unwrap();
+        (numbers(&name), series)
+    };
+    write(&series, &weights, &out("b.pt"), &Layout { format: Format::Torch, ..PLAIN }).unwrap();
+    let (found, reread) = again(out("b.pt"));
+    assert_same(&found, &expected);
+    assert!(matches!(reread.treatments[1], Treatment::Tied(0)), "{:?}", reread.treatments);
+    // numpy has neither bfloat16 nor 8-bit floats.
+    let error = write(&series, &weights, &out("c.npz"), &Layout { format: Format::Npz, ..PLAIN }).unwrap_err();
+    assert!(error.to_string().contains("numpy has no type"), "{error}");
+    write(&series, &weights, &out("c.npz"), &Layout { format: Format::Npz, dtype: Some(Dtype::F32), ..PLAIN }).unwrap();
+    assert_same(&again(out("c.npz")).0, &reference(&files("safetensors"), &weights, Some(Dtype::F32)));
+    // Shards of at most 300 bytes, with an index.
+    write(&series, &weights, &out("sharded"), &Layout { shard_bytes: Some(300), ..PLAIN }).unwrap();
+    let index = std::fs::read_to_string(out("sharded").join("model.safetensors.index.json")).unwrap();
+    assert!(index.contains("model-00001-of-0000"), "{index}");
+    assert_same(&again(out("sharded")).0.clone(), &expected);
+}
+
+#[test]
+fn a_sharded_folder_keeps_its_shards_and_sidecars() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let weights = [0.25, 0.75];
+    let whole = Series::open(&files("plain")[..1], None, &[]).unwrap();
+    let later = Series::open(&files("plain")[3..], None, &[]).unwrap();
+    for (series, name) in [(&whole, "checkpoint-100"), (&later, "checkpoint-200")] {
+        write(series, &[1.0], &at(name), &Layout { shard_bytes: Some(400), ..PLAIN }).unwrap();
+        std::fs::write(at(name).join("config.json"), name).unwrap();
+        std::fs::write(at(name).join("optimizer.pt"), "junk").unwrap();
+        std::fs::write(at(name).join("trainer_state.json"), "{}").unwrap();
+    }
+    let found = afterfit::checkpoint::expand(&[folder.path().into()], None).unwrap();
+    assert_eq!(found, [at("checkpoint-100"), at("checkpoint-200")]);
+    let series = Series::open(&found, None, &[]).unwrap();
+    write(&series, &weights, &at("average"), &PLAIN).unwrap();
+    let names = |folder: &Path| {
+        let mut names: Vec<String> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let mut expected = names(&at("checkpoint-100"));
+    expected.retain(|name| name != "optimizer.pt" && name != "trainer_state.json");
+    assert_eq!(names(&at("average")), expected);
+    assert_eq!(std::fs::read_to_string(at("average").join("config.json")).unwrap(), "checkpoint-100");
+    for name in expected.iter().filter(|name| name.ends_with(".safetensors")) {
+        let (a, b) = (numbers(&at("average").join(name)), numbers(&at("checkpoint-100").join(name)));
+        assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
+    }
+    // Replacing a folder leaves no rest of the old one.
+    std::fs::write(at("average").join("old.txt"), "x").unwrap();
+    write(&series, &weights, &at("average"), &PLAIN).unwrap();
+    assert!(!at("average").join("old.txt").exists());
+}
+
+#[test]
+fn results_do_not_depend_on_chunks_threads_or_company() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = rng(3);
+    // More checkpoints than are read at a time, tensors that are no multiple of anything.
+    let paths: Vec<PathBuf> = (0..150)
+        .map(|k| {
+            let path = folder.path().join(format!("step{k}.safetensors"));
+            let values: Vec<f32> = (0..20_011).map(|_| uniform(&mut random, -1.0, 1.0) as f32).collect();
+            let halves: Vec<u16> = (0..333).map(|_| f16::from_f64(uniform(&mut random, -1.0, 1.0)).to_bits()).collect();
+            let view = |dtype, shape, data| safetensors::tensor::TensorView::new(dtype, shape, data).unwrap();
+            let number = [f64::from(k) / 7.0];
+            let tensors = [
+                ("a", view(Dtype::F32, vec![20_011], bytemuck::cast_slice(&values))),
+                ("b", view(Dtype::F16, vec![333], bytemuck::cast_slice(&halves))),
+                ("c", view(Dtype::F64, vec![], bytemuck::cast_slice(&number))),
+            ];
+            safetensors::serialize_to_file(tensors, None, &path).unwrap();
+            path
+        })
+        .collect();
+    let series = Series::open(&paths, None, &[]).unwrap();
+    let strengths: Vec<Vec<f64>> =
+        (0..13).map(|i| ratio_weights(0.9 + 0.005 * f64::from(i), 150, Answer::Normalized).unwrap()).collect();
+    let out = |name: String| folder.path().join(name);
+    write(&series, &strengths[5], &out("alone.safetensors".into()), &PLAIN).unwrap();
+    let alone = std::fs::read(out("alone.safetensors".into())).unwrap();
+    assert_same(&numbers(&out("alone.safetensors".into())), &reference(&paths, &strengths[5], None));
+    for (memory, threads) in [(1, 1), (1 << 16, 2), (1 << 22, 3), (1 << 28, 1)] {
+        let averages: Vec<Average> = strengths
+            .iter()
+            .enumerate()
+            .map(|(i, weights)| Average {
+                path: out(format!("{i}-of-many.safetensors")),
+                weights: weights.clone(),
+                record: "{\"kind\":\"test\"}".into(),
+            })
+            .collect();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let layout = Layout { memory: Some(memory), ..PLAIN };
+        pool.install(|| series.write(&averages, &layout, &|_| {})).unwrap();
+        assert!(
+            std::fs::read(out("5-of-many.safetensors".into())).unwrap() == alone,
+            "memory {memory}, {threads} threads"
+        );
+    }
+    // A tensor that never changes comes out bit for bit, whatever the weights.
+    let same = Series::open(&[paths[7].clone(), paths[7].clone(), paths[7].clone()], None, &[]).unwrap();
+    write(&same, &[0.1, 0.2, 0.7], &out("same.safetensors".into()), &PLAIN).unwrap();
+    assert_eq!(numbers(&out("same.safetensors".into())), numbers(&paths[7]));
+}
+
+#[test]
+fn more_checkpoints_than_files_may_be_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<PathBuf> = (0..1100)
+        .map(|k| {
+            let path = folder.path().join(format!("{k}.safetensors"));
+            let data = [k as f32, 1.0];
+            let view = safetensors::tensor::TensorView::new(Dtype::F32, vec![2], bytemuck::cast_slice(&data)).unwrap();
+            safetensors::serialize_to_file([("w", view)], None, &path).unwrap();
+            path
+        })
+        .collect();
+    let series = Series::open(&paths, None, &[]).unwrap();
+    let out = folder.path().join("out.safetensors");
+    write(&series, &comparator_weights(Weighting::Uniform, 1100).unwrap(), &out, &PLAIN).unwrap();
+    assert_eq!(numbers(&out)["w"].2, [549.5, 1.0]);
+}
+
+#[test]
+fn kept_weights_are_strided_weights() {
+    let runs = [RateRun { steps: 70, rate: 0.1 }, RateRun { steps: 90, rate: 0.02 }];
+    let rates: Vec<f64> = runs.iter().flat_map(|run| vec![run.rate; run.steps as usize]).collect();
+    for recurrence in [
+        Recurrence::Descent,
+        Recurrence::HeavyBall { momentum: 0.9 },
+        Recurrence::Nesterov { momentum: 0.5 },
+        Recurrence::NesterovPaper { alpha: 0.01 },
+    ] {
+        let info = PathInfo {
+            recurrence,
+            rates: rates.clone(),
+            quadratic: true,
+            stochastic: false,
+            shape: [1, 1],
+            factors: None,
+        };
+        let scheme = Scheme::new(&info).unwrap();
+        for kept in [&[0, 40, 70, 100, 160][..], &[13, 14, 160], &[160], &[0, 160]] {
+            for l2 in [1e-6, 0.03, 5.0] {
+                for rule in [Stride::Linear, Stride::Left] {
+                    for answer in [Answer::Regularized, Answer::Normalized] {
+                        let found = kept_weights(recurrence, &runs, l2, kept, rule).unwrap();
+                        let full = scheme.weights(Weighting::L2(l2), answer).unwrap();
+                        let expected = strided(&full, kept, rule).unwrap();
+                        for (a, b) in found.weights(answer).iter().zip(&expected.weights) {
+                            assert!((a - b).abs() < 1e-13, "{recurrence:?} {kept:?} {l2} {rule:?} {answer:?}: {a} {b}");
+                        }
+                        assert!((found.remaining - scheme.remaining(l2).unwrap()).abs() < 1e-13);
+                        assert!((found.first_gap - scheme.first_gap(l2, kept).unwrap()).abs() < 1e-12);
+                    }
+                }
+            }
+        }
+    }
+    let refuse = |kept: &[u64]| kept_weights(Recurrence::Descent, &runs, 0.1, kept, Stride::Linear).is_err();
+    assert!(refuse(&[0, 159]) && refuse(&[0, 50, 50, 160]) && refuse(&[]) && refuse(&[0, 161]));
+}
+
+/// Stores every iterate of a live path as a checkpoint.
+fn stored_path(folder: &Path) -> (Vec<PathBuf>, Vec<f64>, Vec<f64>) {
+    let mut random = rng(11);
+    let loss = quadratic(&mut random, &log_spectrum(12, 1e-2, 1.0), 1);
+    let method = Method::HeavyBall { momentum: 0.6 };
+    let mut path = run(&loss, method, RateSchedule::Constant(0.5), 60, None);
+    let iterates = crate::common::iterates(&mut path);
+    let averaged = averages(&mut path, &[Weighting::L2(0.07)], Answer::Regularized, Stride::Linear).unwrap();
+    let files: Vec<PathBuf> = iterates
+        .iter()
+        .enumerate()
+        .map(|(k, weights)| {
+            let file = folder.join(format!("step-{k}.safetensors"));
+            let view =
+                safetensors::tensor::TensorView::new(Dtype::F64, vec![3, 4], bytemuck::cast_slice(weights)).unwrap();
+            safetensors::serialize_to_file([("layer.weight", view)], None, &file).unwrap();
+            file
+        })
+        .collect();
+    assert_eq!(path.kept().len(), files.len());
+    (files, averaged[0].weights.clone(), iterates[0].clone())
+}
+
+#[test]
+fn checkpoints_of_every_step_give_what_averaging_the_path_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, expected, _) = stored_path(folder.path());
+    let numbers_of: Vec<u64> = (0..files.len() as u64).collect();
+    let series = Series::open(&files, None, &[]).unwrap();
+    let source: RateSource = "0.5".parse().unwrap();
+    let timeline = Timeline::new(&numbers_of, &series.trainings, &source, 1, 0).unwrap();
+    let recurrence = Recurrence::HeavyBall { momentum: 0.6 };
+    let kept = kept_weights(recurrence, &timeline.runs, 0.07, &timeline.kept, Stride::Linear).unwrap();
+    let out = folder.path().join("out.safetensors");
+    write(&series, &kept.weights(Answer::Regularized), &out, &PLAIN).unwrap();
+    let found = &numbers(&out)["layer.weight"].2;
+    for (found, expected) in found.iter().zip(&expected) {
+        assert!((found - expected).abs() < 1e-13, "{found} {expected}");
+    }
+}
+
+#[test]
+fn a_dial_of_checkpoints_gives_every_strength() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, _, _) = stored_path(folder.path());
+    // Every third checkpoint: steps between are stood in for.
+    let kept: Vec<u64> = (0..files.len() as u64).step_by(3).collect();
+    let files: Vec<PathBuf> = kept.iter().map(|&k| files[k as usize].clone()).collect();
+    let series = Series::open(&files, None, &[]).unwrap();
+    let timeline = Timeline::new(&kept, &series.trainings, &"0.5".parse().unwrap(), 1, 0).unwrap();
+    let recurrence = Recurrence::HeavyBall { momentum: 0.6 };
+    let nodes = Nodes::new(1e-3, 1.0, 12).unwrap();
+    let file = folder.path().join("run.dial");
+    series.write_dial(&file, &nodes, recurrence, &timeline, None, &|_| {}).unwrap();
+    let dial = DialFile::open(&file).unwrap();
+    let mut in_memory = Dial::load(&file).unwrap();
+    for answer in [Answer::Regularized, Answer::Normalized] {
+        let strengths = [nodes.l2()[4], 1e-3, 0.0123, 0.4, 1.0];
+        let readings = dial.readings(&strengths, answer).unwrap();
+        let mut outputs: Vec<Average> = (0..strengths.len())
+            .map(|i| Average {
+                path: folder.path().join(format!("{i}.safetensors")),
+                weights: Vec::new(),
+                record: "{}".into(),
+            })
+            .collect();
+        dial.write(&strengths, answer, &mut outputs, &PLAIN, &|_| {}).unwrap();
+        for ((&l2, output), reading) in strengths.iter().zip(&outputs).zip(&readings) {
+            let found = &numbers(&output.path)["layer.weight"].2;
+            let weights =
+                kept_weights(recurrence, &timeline.runs, l2, &timeline.kept, Stride::Linear).unwrap().weights(answer);
+            let direct = folder.path().join("direct.safetensors");
+            write(&series, &weights, &direct, &PLAIN).unwrap();
+            let memory = in_memory.read(l2, answer).unwrap();
+            for ((found, expected), memory) in
+                found.iter().zip(&numbers(&direct)["layer.weight"].2).zip(&memory.weights)
+            {
+                let allowed = reading.error + 1e-13;
+                assert!((found - expected).abs() <= allowed, "{l2} {answer:?}: {found} {expected} {}", reading.error);
+                assert!((found - memory).abs() < 1e-13);
+            }
+            assert!((memory.certificate - reading.certificate).abs() < 1e-12);
+            assert!((memory.remaining - reading.remaining).abs() < 1e-12);
+        }
+        assert!(readings[0].certificate < 1e-12, "at a node nothing is interpolated: {:?}", readings[0]);
+    }
+    assert!(dial.readings(&[1.1], Answer::Regularized).is_err());
+}
+
+#[test]
+fn a_dial_keeps_types_copies_and_ties() {
+    let folder = tempfile::tempdir().unwrap();
+    let series = Series::open(&files("plain"), None, &[]).unwrap();
+    let steps = [0, 10, 20, 30];
+    let timeline = Timeline::new(&steps, &series.trainings, &"0.1,15:0.01".parse().unwrap(), 1, 0).unwrap();
+    let nodes = Nodes::new(0.01, 1.0, 6).unwrap();
+    let file = folder.path().join("run.dial");
+    series.write_dial(&file, &nodes, Recurrence::Descent, &timeline, None, &|_| {}).unwrap();
+    let dial = DialFile::open(&file).unwrap();
+    let l2 = nodes.l2()[2];
+    let out = folder.path().join("out.safetensors");
+    let mut outputs = [Average { path: out.clone(), weights: Vec::new(), record: "{}".into() }];
+    dial.write(&[l2], Answer::Regularized, &mut outputs, &PLAIN, &|_| {}).unwrap();
+    let kept = kept_weights(Recurrence::Descent, &timeline.runs, l2, &timeline.kept, Stride::Linear).unwrap();
+    let expected = reference(&files("safetensors"), &kept.weights(Answer::Regularized), None);
+    assert_same(&numbers(&out), &expected);
+    assert_eq!(dial.series.treatments.iter().filter(|t| matches!(t, Treatment::Tied(_))).count(), 1);
+}
+
+#[test]
+fn rates_come_from_the_optimizer_in_the_checkpoint() {
+    let series = Series::open(&files("wrapped"), None, &[]).unwrap();
+    let expected = Training {
+        rate: Some(0.1),
+        momentum: Some(0.9),
+        nesterov: true,
+        dampening: Some(0.0),
+        weight_decay: Some(5e-4),
+        epoch: Some(10),
+        ..Training::default()
+    };
+    assert_eq!(series.trainings[1], expected);
+    assert_eq!(series.tensors.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["weight", "bias"]);
+    let timeline = Timeline::new(&[0, 10, 20, 30], &series.trainings, &RateSource::Checkpoints, 5, 0).unwrap();
+    assert_eq!(timeline.kept, [0, 50, 100, 150]);
+    assert_eq!(timeline.runs, [RateRun { steps: 100, rate: 0.1 }, RateRun { steps: 50, rate: 0.01 }]);
+    // A key leads straight to the weights; a wrong one says what there is.
+    let file = &files("wrapped")[0];
+    assert_eq!(Checkpoint::open(file, Some("model.state_dict")).unwrap().tensors.len(), 2);
+    let error = Checkpoint::open(file, Some("ema")).unwrap_err().to_string();
+    assert!(error.contains("no key ema (there are: epoch, arch, model"), "{error}");
+}
+
+#[test]
+fn rate_schedules() {
+    let parse = |text: &str| text.parse::<RateSource>();
+    assert_eq!(parse("0.1,150:0.01"), Ok(RateSource::Schedule(vec![(0, 0.1), (150, 0.01)])));
+    for wrong in ["", "x", "0.1,150", "0.1,150:0.01,150:0.001", "150:0.1", "0.1,5:-1", "0", "0.1,x:1"] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let table = |text: &str| {
+        let file = folder.path().join("lr.csv");
+        std::fs::write(&file, text).unwrap();
+        Timeline::new(&[0, 2, 6], &[], &RateSource::Table(file), 10, 0)
+    };
+    let expected = [RateRun { steps: 30, rate: 0.1 }, RateRun { steps: 30, rate: 0.01 }];
+    assert_eq!(table("epoch,loss,lr\n0,1,0.1\n3,2,0.01\n").unwrap().runs, expected);
+    assert_eq!(table("0,0.1\n3,0.01\n").unwrap().runs, expected);
+    for wrong in ["", "a,b\n1,2\n", "1,0.1\n", "0,0.1\n0,0.2\n", "0,-1\n", "0\n", "step,lr\n0,x\n", "x,0.1\n0,0.1"] {
+        assert!(table(wrong).is_err(), "{wrong}");
+    }
+    let late = Timeline::new(&[5, 6], &[], &parse("0.1").unwrap(), 1, 6).unwrap_err().to_string();
+    assert!(late.contains("origin 6 lies after the first checkpoint, 5"), "{late}");
+    let many = Timeline::new(&[0, u64::MAX], &[], &parse("0.1").unwrap(), 1, 0).unwrap_err().to_string();
+    assert!(many.contains("more than"), "{many}");
+}
+
+#[test]
+fn names_of_types() {
+    for name in ["f64", "f32", "f16", "bf16", "f8-e4m3", "f8-e5m2"] {
+        assert_eq!(number::name(number::parse(name).unwrap()), name);
+    }
+    assert!(number::parse("f7").is_none());
+}

@@ -1,0 +1,391 @@
+//! Files made to hurt: each is refused with a clear message, in bounded time and memory, with nothing written.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use afterfit::checkpoint::{Checkpoint, DialFile, Format, Layout, Series, expand, fuzzing};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+use crate::checkpoints::{files, fixtures, write};
+
+fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// A safetensors file of this header and data.
+fn safetensors(header: &str, data: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(vec![0; data]);
+    bytes
+}
+
+/// A zip archive of stored or packed entries.
+fn zipped(entries: &[(&str, &[u8])], packed: bool) -> Vec<u8> {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let method = if packed { zip::CompressionMethod::Deflated } else { zip::CompressionMethod::Stored };
+    for (name, bytes) in entries {
+        zip.start_file(*name, zip::write::SimpleFileOptions::default().compression_method(method)).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+/// A PyTorch archive around a pickle.
+fn torch(pickle: &[u8]) -> Vec<u8> {
+    zipped(&[("a/data.pkl", pickle), ("a/data/0", &[0; 16]), ("a/version", b"3\n")], false)
+}
+
+/// A pickled dictionary {"w": tensor} whose shape, strides and offset are given as pickle code.
+fn tensor_pickle(offset: &[u8], shape: &[u8], strides: &[u8]) -> Vec<u8> {
+    let mut bytes = b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x04tQ".to_vec();
+    bytes.extend(offset);
+    bytes.extend(shape);
+    bytes.extend(strides);
+    bytes.extend(b"\x89NtRs.");
+    bytes
+}
+
+#[track_caller]
+fn refused(path: &Path, words: &str) {
+    let error = Checkpoint::open(path, None).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains(words), "{}: `{error}` does not say `{words}`", path.display());
+}
+
+#[test]
+fn broken_safetensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let entry = |name: &str, from: usize, to: usize| {
+        format!("\"{name}\":{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[{from},{to}]}}", (to - from) / 4)
+    };
+    for (name, bytes, words) in [
+        ("empty", Vec::new(), "the file is empty"),
+        ("magic", b"hello, I am not a checkpoint".to_vec(), "neither safetensors nor a PyTorch file nor npz"),
+        ("lfs", b"version https://git-lfs.github.com/spec/v1".to_vec(), "git-lfs pointer"),
+        (
+            "lie",
+            {
+                let mut b = safetensors("{}", 0);
+                b[..8].copy_from_slice(&(1_u64 << 60).to_le_bytes());
+                b
+            },
+            "claims a header of 1152921504606846976 bytes",
+        ),
+        ("cut", safetensors(&format!("{{{}}}", entry("w", 0, 400)), 396), "496 bytes long, but its header describes"),
+        ("long", safetensors(&format!("{{{}}}", entry("w", 0, 4)), 8), "bytes long, but its header describes"),
+        ("json", safetensors("{\"w\":", 4), "not a safetensors file"),
+        ("overlap", safetensors(&format!("{{{},{}}}", entry("a", 0, 8), entry("b", 4, 12)), 12), "invalid offset"),
+        ("hole", safetensors(&format!("{{{},{}}}", entry("a", 0, 4), entry("b", 8, 12)), 12), "invalid offset"),
+        (
+            "huge",
+            safetensors("{\"w\":{\"dtype\":\"F32\",\"shape\":[1152921504606846976,16],\"data_offsets\":[0,4]}}", 4),
+            "not a safetensors file",
+        ),
+        (
+            "backwards",
+            safetensors("{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,4]}}", 8),
+            "not a safetensors file",
+        ),
+        ("twice", safetensors(&format!("{{{},{}}}", entry("w", 0, 4), entry("w", 0, 4)), 4), "\"w\" occurs twice"),
+        ("none", safetensors("{}", 0), "no tensor in it"),
+        ("type", safetensors("{\"w\":{\"dtype\":\"X9\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4), "unknown variant"),
+    ] {
+        let words = if name == "cut" { "bytes long, but its header describes" } else { words };
+        refused(&put(folder.path(), name, &bytes), &words.replace("invalid offset", "nvalid"));
+    }
+    // Nesting that would overflow a recursive parser's stack.
+    let deep = format!("{{\"w\":{}", "[".repeat(100_000));
+    refused(&put(folder.path(), "deep", &safetensors(&deep, 0)), "not a safetensors file");
+}
+
+#[test]
+fn broken_archives() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = std::fs::read(&files("plain")[0]).unwrap();
+    // Cut anywhere, a file is refused (or, cut in its last bytes of slack, read whole): never a panic, never a hang.
+    for length in (0..good.len()).step_by(97) {
+        let _ = Checkpoint::open(&put(folder.path(), "cut.pt", &good[..length]), None);
+    }
+    refused(&put(folder.path(), "half.pt", &good[..good.len() / 2]), "broken zip archive");
+    refused(&put(folder.path(), "other.zip", &zipped(&[("x.txt", b"x")], false)), "neither PyTorch's");
+    refused(
+        &put(folder.path(), "script.pt", &zipped(&[("a/data.pkl", b"N."), ("a/constants.pkl", b"N.")], false)),
+        "TorchScript",
+    );
+    refused(
+        &put(folder.path(), "big.pt", &zipped(&[("a/data.pkl", b"N."), ("a/byteorder", b"big")], false)),
+        "big-endian",
+    );
+    // A bomb: 200 MB of zeros in an archive of 200 kB.
+    let header = b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f4', 'fortran_order': False, 'shape': (50000000,), }       \n";
+    let mut bomb = header.to_vec();
+    bomb.resize(header.len() + 200_000_000, 0);
+    let bomb = zipped(&[("w.npy", &bomb)], true);
+    assert!(bomb.len() < 1_000_000);
+    refused(&put(folder.path(), "bomb.npz", &bomb), "more than the");
+    for (name, bytes, words) in [
+        ("lie.npz", &b"\x93NUMPY\x02\x00\xff\xff\xff\x7f{'descr'"[..], "claims a header"),
+        (
+            "short.npz",
+            b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f4', 'fortran_order': False, 'shape': (1152921504606846976,)}\n",
+            "does not fit the bytes",
+        ),
+        ("junk.npz", b"junk", "not an npy array"),
+    ] {
+        refused(&put(folder.path(), name, &zipped(&[("w.npy", bytes)], false)), words);
+    }
+    let shape = |shape: &str, kind: &str| {
+        let mut text = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
+        let padded = (text.len() + 11).next_multiple_of(64) - 11;
+        text.push_str(&" ".repeat(padded - text.len()));
+        text.push('\n');
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        bytes.extend([0; 16]);
+        zipped(&[("w.npy", &bytes)], false)
+    };
+    assert_eq!(
+        Checkpoint::open(&put(folder.path(), "good.npz", &shape("(4,)", "<f4")), None).unwrap().tensors[0].shape,
+        [4]
+    );
+    refused(&put(folder.path(), "s.npz", &shape("(5,)", "<f4")), "does not fit the");
+    refused(
+        &put(folder.path(), "s.npz", &shape("(1152921504606846976, 1152921504606846976)", "<f4")),
+        "does not fit the",
+    );
+    refused(&put(folder.path(), "s.npz", &shape("(4,)", ">f4")), "not supported");
+    refused(&put(folder.path(), "s.npz", &shape("(2,)", "<U2")), "not supported");
+    refused(&put(folder.path(), "s.npz", &shape("(2,)", "|O")), "");
+}
+
+#[test]
+fn hostile_pickles() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cyclic = b"\x80\x02}q\0X\x01\0\0\0ah\0s.".to_vec();
+    for (name, pickle, words) in [
+        ("system", b"cos\nsystem\n(S'touch pwned'\ntR.".to_vec(), "asks to call os.system: refused"),
+        (
+            "posix",
+            b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x0btouch pwned\x85R.".to_vec(),
+            "asks to call posix.system",
+        ),
+        ("eval", b"c__builtin__\neval\n(S'1'\ntR.".to_vec(), "asks to call __builtin__.eval"),
+        ("inst", b"(S'ls'\nios\nsystem\n.".to_vec(), "asks to call os.system"),
+        ("sub", b"\x80\x02csubprocess\nPopen\n.".to_vec(), "asks to call subprocess.Popen"),
+        ("cut", b"\x80\x02}X\xff\xff\xff\x7fabc".to_vec(), ""),
+        ("stack", b"\x80\x02R.".to_vec(), "an empty stack"),
+        ("memo", b"\x80\x02h\x07.".to_vec(), "never made"),
+        ("mark", b"\x80\x02(t}u.".to_vec(), "end without a beginning"),
+        ("odd", b"\x80\x02}(K\x01u.".to_vec(), "a key without a value"),
+        ("byte", b"\x80\x02\xff.".to_vec(), "not a pickle instruction"),
+        ("none", b"\x80\x02N.".to_vec(), "no tensor in it"),
+        ("module", b"\x80\x02cmymodel\nNet\n)\x81}X\x01\0\0\0aK\x01sb.".to_vec(), "save its state_dict() instead"),
+        // 2^60 elements, negative sizes, strides out of the storage.
+        ("shape", tensor_pickle(b"K\0", b"\x8a\x08\0\0\0\0\0\0\0\x10\x85", b"K\x01\x85"), "reaches beyond its storage"),
+        ("negative", tensor_pickle(b"K\0", b"J\xff\xff\xff\xff\x85", b"K\x01\x85"), "not made of sizes"),
+        ("offset", tensor_pickle(b"K\x03", b"K\x02\x85", b"K\x01\x85"), "reaches beyond its storage"),
+        ("stride", tensor_pickle(b"K\0", b"K\x02\x85", b"K\x05\x85"), "reaches beyond its storage"),
+        ("expand", tensor_pickle(b"K\0", b"\x8a\x08\0\0\0\0\0\0\0\x10\x85", b"K\0\x85"), "more than a tensor can have"),
+        ("ranks", tensor_pickle(b"K\0", b"K\x02\x85", b")"), "1 sizes and 0 strides"),
+        (
+            "sparse",
+            b"\x80\x02}X\x01\0\0\0wctorch._utils\n_rebuild_sparse_tensor\n)Rs.".to_vec(),
+            "sparse tensors are not supported",
+        ),
+        ("cycle", std::mem::take(&mut cyclic), "nested more than"),
+    ] {
+        refused(&put(folder.path(), &format!("{name}.pt"), &torch(&pickle)), words);
+    }
+    assert!(!Path::new("pwned").exists());
+    // Deep nesting, and dictionaries that share each other 2^50 times over.
+    let mut deep = vec![b'}'; 0];
+    deep.extend(b"\x80\x02");
+    deep.extend(b"}X\x01\0\0\0a".repeat(200_000));
+    deep.extend(b"N");
+    deep.extend(b"s".repeat(200_000));
+    deep.push(b'.');
+    refused(&put(folder.path(), "deep.pt", &torch(&deep)), "nested more than");
+    let mut laughs = b"\x80\x02}q\0".to_vec();
+    for level in 1..=30_u8 {
+        laughs.extend([b'}', b'q', level]);
+        for key in [b'a', b'b', b'c', b'd'] {
+            laughs.extend([b'X', 1, 0, 0, 0, key, b'h', level - 1, b's']);
+        }
+    }
+    laughs.push(b'.');
+    refused(&put(folder.path(), "laughs.pt", &torch(&laughs)), "more than 1000000 entries");
+    // A flood of values.
+    let mut flood = b"\x80\x02".to_vec();
+    flood.extend(vec![b'N'; 5_000_000]);
+    flood.push(b'.');
+    refused(&put(folder.path(), "flood.pt", &torch(&flood)), "more than 4000000 values");
+    // The old format: a magic number that is not PyTorch's; cut files.
+    refused(&put(folder.path(), "magic.pt", b"\x80\x02K\x01."), "not one that PyTorch wrote");
+    let good = std::fs::read(&files("legacy")[0]).unwrap();
+    for length in (2..good.len()).step_by(53) {
+        assert!(Checkpoint::open(&put(folder.path(), "cut.pt", &good[..length]), None).is_err(), "{length}");
+    }
+}
+
+#[test]
+fn hostile_folders() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let secret = put(
+        at,
+        "secret.safetensors",
+        &safetensors("{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4),
+    );
+    let index = |map: &str| {
+        let model = at.join("model");
+        std::fs::create_dir_all(&model).unwrap();
+        put(&model, "model.safetensors.index.json", format!("{{\"weight_map\":{map}}}").as_bytes());
+        model
+    };
+    refused(&index("{\"w\":\"../secret.safetensors\"}"), "not a file beside the index: refused");
+    refused(&index(&format!("{{\"w\":\"{}\"}}", secret.display())), "not a file beside the index: refused");
+    refused(&index("{\"w\":\"..\"}"), "not a file beside the index: refused");
+    refused(&index("{\"w\":\"a\\\\b\"}"), "not a file beside the index: refused");
+    refused(&index("{\"w\":\"missing.safetensors\"}"), "No such file");
+    refused(&index("{}"), "an index without any tensor");
+    refused(&index("[1]"), "not an index");
+    std::fs::copy(&secret, at.join("model/part.safetensors")).unwrap();
+    refused(&index("{\"v\":\"part.safetensors\"}"), "v is not in part.safetensors");
+    assert_eq!(Checkpoint::open(&index("{\"w\":\"part.safetensors\"}"), None).unwrap().tensors.len(), 1);
+    let shard = put(at, "model-00001-of-00002.safetensors", b"x");
+    let error = expand(&[shard], None).unwrap_err().to_string();
+    assert!(error.contains("a part of a checkpoint"), "{error}");
+    #[cfg(unix)]
+    {
+        let fifo = at.join("fifo.pt");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        refused(&fifo, "not a regular file");
+        std::os::unix::fs::symlink(at.join("nowhere"), at.join("dangling.pt")).unwrap();
+        refused(&at.join("dangling.pt"), "No such file");
+        std::os::unix::fs::symlink(at.join("loop.pt"), at.join("loop.pt")).unwrap();
+        refused(&at.join("loop.pt"), "");
+        std::os::unix::fs::symlink("/dev/zero", at.join("zero.pt")).unwrap();
+        refused(&at.join("zero.pt"), "not a regular file");
+        // A link out of the folder is not copied along.
+        std::os::unix::fs::symlink("/etc/hostname", at.join("model/config.json")).unwrap();
+        let (copied, left) = afterfit::checkpoint::sidecars(&at.join("model")).unwrap();
+        assert_eq!((copied, left), (vec![], vec!["config.json".to_owned()]));
+    }
+}
+
+#[test]
+fn checkpoints_that_do_not_match() {
+    let folder = tempfile::tempdir().unwrap();
+    let save = |name: &str, tensors: &[(&str, Dtype, Vec<usize>, &[u8])]| {
+        let path = folder.path().join(name);
+        let views =
+            tensors.iter().map(|(n, dtype, shape, data)| (*n, TensorView::new(*dtype, shape.clone(), data).unwrap()));
+        safetensors::serialize_to_file(views, None, &path).unwrap();
+        path
+    };
+    let one = 1.0_f32.to_le_bytes();
+    let two = [one, one].concat();
+    let first = save("0.safetensors", &[("a", Dtype::F32, vec![1], &one), ("b", Dtype::F32, vec![2], &two)]);
+    for (other, words) in [
+        (save("1.safetensors", &[("a", Dtype::F32, vec![1], &one)]), "it lacks b"),
+        (
+            save(
+                "2.safetensors",
+                &[("a", Dtype::F32, vec![1], &one), ("b", Dtype::F32, vec![2], &two), ("c", Dtype::F32, vec![1], &one)],
+            ),
+            "it has c besides",
+        ),
+        (
+            save("3.safetensors", &[("a", Dtype::F32, vec![1], &one), ("b", Dtype::F32, vec![1, 2], &two)]),
+            "tensor b has shape [1, 2] instead of [2]",
+        ),
+        (
+            save("4.safetensors", &[("a", Dtype::F32, vec![1], &one), ("b", Dtype::BF16, vec![2], &one)]),
+            "tensor b has type bf16 instead of f32",
+        ),
+    ] {
+        let error = Series::open(&[first.clone(), other], None, &[]).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    // NaN and infinity are named, even where their weight is zero, and nothing is written.
+    let layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, memory: None };
+    let out = folder.path().join("out.safetensors");
+    for (value, said) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
+        for weights in [[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]] {
+            let bad = save(
+                "bad.safetensors",
+                &[("a", Dtype::F32, vec![1], &one), ("b", Dtype::F32, vec![2], &[one, value.to_le_bytes()].concat())],
+            );
+            for pair in [[first.clone(), bad.clone()], [bad.clone(), first.clone()]] {
+                let series = Series::open(&pair, None, &[]).unwrap();
+                let error = write(&series, &weights, &out, &layout).unwrap_err().to_string();
+                assert!(error.contains(&format!("bad.safetensors: tensor b holds {said} at position 1")), "{error}");
+                assert!(!out.exists());
+            }
+            let series = Series::open(&[first.clone(), bad], None, &["b".into()]).unwrap();
+            write(&series, &weights, &out, &layout).unwrap();
+            std::fs::remove_file(&out).unwrap();
+        }
+    }
+    // An average that the output's type cannot hold.
+    let large = 1e6_f32.to_le_bytes();
+    let large = save("5.safetensors", &[("a", Dtype::F32, vec![1], &large), ("b", Dtype::F32, vec![2], &two)]);
+    let series = Series::open(&[first, large], None, &[]).unwrap();
+    let error =
+        write(&series, &[0.5, 0.5], &out, &Layout { dtype: Some(Dtype::F16), ..layout }).unwrap_err().to_string();
+    assert!(error.contains("tensor a: the average 500000.5 at position 0 is beyond the range of f16"), "{error}");
+    assert!(!out.exists());
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn dials_that_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |json: &str| {
+        let header = serde_json::json!({"__metadata__": {"afterfit": json}, "w": {"dtype": "F64", "shape": [1], "data_offsets": [0, 8]}});
+        put(folder.path(), "x.dial", &safetensors(&header.to_string(), 8))
+    };
+    let refused = |path: &Path, words: &str| {
+        let error = DialFile::open(path).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    refused(&files("safetensors")[0], "its metadata has no key");
+    refused(&with("{\"kind\":\"model\"}"), "it is a model");
+    refused(&with("{\"kind\":\"dial\"}"), "missing field");
+    refused(&with("nonsense"), "not an afterfit dial");
+    let huge = "{\"kind\":\"dial\",\"version\":1,\"from\":1e-3,\"to\":1.0,\"nodes\":4,\"recurrence\":\"descent\",\"quadratic\":true,\"stochastic\":true,\"shape\":[1,1],\"steps\":9,\"reach\":1.0,\"seen\":true,\"parts\":[]}";
+    refused(&with(huge), "rates is missing");
+}
+
+/// The corpora of the fuzz targets, and the fixtures, through the parsers: nothing may panic or hang.
+#[test]
+fn the_fuzz_corpora_replay() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let targets: [(&str, fn(&[u8])); 4] = [
+        ("safetensors", fuzzing::safetensors),
+        ("pickle", fuzzing::pickle),
+        ("torch_zip", fuzzing::torch_zip),
+        ("npz", fuzzing::npz),
+    ];
+    for (name, target) in targets {
+        let mut count = 0;
+        for entry in std::fs::read_dir(corpus.join(name)).unwrap() {
+            target(&std::fs::read(entry.unwrap().path()).unwrap());
+            count += 1;
+        }
+        assert!(count > 5, "the corpus of {name} has {count} files");
+        for folder in ["plain", "legacy", "safetensors", "wrapped"] {
+            for entry in std::fs::read_dir(fixtures().join(folder)).unwrap() {
+                target(&std::fs::read(entry.unwrap().path()).unwrap());
+            }
+        }
+    }
+}
