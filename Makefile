@@ -1,10 +1,11 @@
 # Everything a fresh machine needs (Rust, a C compiler, Python 3, the usual package registries) is set up from here.
 
 VENV := .venv
+TORCH_VENV := .venv-torch
 PYTHON := $(VENV)/bin/python
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: all demo test test-heavy lint doc deny bench clean
+.PHONY: all demo test test-heavy fuzz lint doc deny bench clean
 
 all: lint test
 
@@ -21,11 +22,21 @@ endif
 	cargo test --workspace --doc
 	cargo build --release
 	$(PYTHON) tests/oracle.py target/release/afterfit
+	$(PYTHON) tests/checkpoints.py target/release/afterfit
 
-# What needs a browser.
-test-heavy: $(VENV)/ready
+# What needs a browser or PyTorch.
+test-heavy: $(VENV)/ready $(TORCH_VENV)/ready
 	cargo build --release
 	tests/browser.sh target/release/afterfit
+	$(TORCH_VENV)/bin/python tests/checkpoints.py target/release/afterfit --torch
+
+# Five minutes of fuzzing for each reader of foreign files. cargo-fuzz wants a nightly compiler or RUSTC_BOOTSTRAP=1.
+FUZZ_SECONDS := 300
+fuzz:
+	cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
+	for target in safetensors pickle torch_zip npz; do \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -timeout=20 || exit 1; \
+	done
 
 lint:
 	cargo fmt --check
@@ -41,9 +52,10 @@ deny:
 	cargo deny check licenses bans sources
 
 # Rewrites BENCHMARKS.md; compares with peers in the same run.
-bench: $(VENV)/ready
+bench: $(VENV)/ready $(TORCH_VENV)/ready
 	cargo build --release
 	$(PYTHON) tests/bench.py target/release/afterfit > BENCHMARKS.md.new
+	$(TORCH_VENV)/bin/python tests/bench_average.py target/release/afterfit >> BENCHMARKS.md.new
 	mv BENCHMARKS.md.new BENCHMARKS.md
 
 $(VENV)/ready: tests/requirements.txt
@@ -51,6 +63,12 @@ $(VENV)/ready: tests/requirements.txt
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
 	touch $@
 
+# PyTorch is several gigabytes: only what cannot do without it waits for this.
+$(TORCH_VENV)/ready: tests/requirements-torch.txt
+	python3 -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/requirements-torch.txt
+	touch $@
+
 clean:
 	cargo clean
-	rm -rf $(VENV) afterfit-demo
+	rm -rf $(VENV) $(TORCH_VENV) afterfit-demo

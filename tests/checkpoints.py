@@ -85,7 +85,7 @@ def npz_in_and_out(folder):
     for step, state in enumerate(models):
         # Packed, plain and column-major arrays.
         save = np.savez_compressed if step % 2 else np.savez
-        save(folder / f"step{step}.npz", **{k: np.asfortranarray(v) for k, v in state.items()})
+        save(folder / f"step{step}.npz", **{k: np.asarray(v, order="F") for k, v in state.items()})
     # (Not the plain mean: a fifth of a few f32 often lies halfway between two f32, where the last bit of f64 decides.)
     run(folder, "average", "step*.npz", "-o", "mean.npz", "--ratio", "0.9")
     same(dict(np.load(folder / "mean.npz")), reference(models, geometric(0.9, 5)))
