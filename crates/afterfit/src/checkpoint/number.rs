@@ -1,5 +1,7 @@
 //! Element types: which are averaged, how they widen to what the sums use, how sums are rounded back.
 
+use std::sync::OnceLock;
+
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use safetensors::Dtype;
@@ -86,8 +88,19 @@ pub(super) fn narrow(dtype: Dtype, from: &[f64], to: &mut Vec<u8>) {
                 to.copy_from_slice(bytemuck::cast_slice(bits));
             }
         }
-        Dtype::F8_E4M3 => to.extend(from.iter().map(|&value| E4M3.encode(value))),
-        Dtype::F8_E5M2 => to.extend(from.iter().map(|&value| E5M2.encode(value))),
+        Dtype::F8_E4M3 | Dtype::F8_E5M2 => {
+            // 16 bits, rounded to odd, still tell which 8-bit float is nearest: a table has the answer for each.
+            static CODES: [OnceLock<Vec<u8>>; 2] = [OnceLock::new(), OnceLock::new()];
+            let eight = if dtype == Dtype::F8_E4M3 { &E4M3 } else { &E5M2 };
+            let codes = CODES[usize::from(dtype == Dtype::F8_E5M2)].get_or_init(|| {
+                (0..=u16::MAX).map(|top| eight.encode(f64::from(f32::from_bits(u32::from(top) << 16)))).collect()
+            });
+            to.extend(from.iter().map(|&value| {
+                let bits = round_to_odd(value).to_bits();
+                let top = bits >> 16 | u32::from(bits & 0xffff != 0);
+                codes[top as usize]
+            }));
+        }
         other => unreachable!("{other:?} is not averaged"),
     }
 }
@@ -215,6 +228,19 @@ mod tests {
         assert_eq!(E4M3.encode(1.0625), E4M3.encode(1.0));
         assert_eq!(E4M3.encode(1.0626), E4M3.encode(1.125));
         assert_eq!(E4M3.encode(1e-9), 0);
+        // The table answers as the search does, near every tie.
+        for (dtype, eight) in [(Dtype::F8_E4M3, &E4M3), (Dtype::F8_E5M2, &E5M2)] {
+            let near = (0..eight.largest).flat_map(|code| {
+                let middle = 0.5 * (f64::from(eight.values[code]) + f64::from(eight.values[code + 1]));
+                [middle, middle.next_up(), middle.next_down(), -middle, -middle.next_up(), 1.01 * middle, 1e9 * middle]
+            });
+            let values: Vec<f64> = near.collect();
+            let mut bytes = Vec::new();
+            narrow(dtype, &values, &mut bytes);
+            for (value, code) in values.iter().zip(bytes) {
+                assert_eq!(code, eight.encode(*value), "{dtype:?} {value}");
+            }
+        }
     }
 
     #[test]

@@ -18,8 +18,10 @@ use super::{CheckpointError, DataFile, Place, Result, Tensor, number, write_at};
 pub(super) const CHUNK: usize = 16384;
 /// Chunks are multiples of this: the sums are formed in blocks of so many elements.
 const BLOCK: usize = 16;
+/// Rows whose sums stay in registers at a time.
+const HELD: usize = 6;
 /// Checkpoints read before their sum is taken: a bound on memory for any number of them.
-const GROUP: usize = 64;
+const GROUP: usize = 32;
 /// Gaps up to this many bytes are read over rather than skipped, in tensors that do not lie row by row.
 const MOST_GAP: u64 = 4096;
 
@@ -87,10 +89,15 @@ impl Pass<'_> {
         let width = if self.sums.iter().any(|sum| sum.tensor.dtype == Dtype::F64) { 12 } else { 4 };
         let group = sources.min(GROUP);
         // Bytes per element of a chunk: inputs, raw bytes, centre, sums, one row and its rounded form.
-        let each = (group * width + 8 + 8 + 8 * self.rows.len() + 8 + 8) as u64;
+        let each = (group * width + 8 + 8 * self.rows.len() + 8 + 8) as u64;
         let chunk = (self.memory / threads as u64 / each).min(CHUNK as u64) as usize / BLOCK * BLOCK;
         let chunk = chunk.max(16 * BLOCK);
-        let weights: Vec<f64> = (0..sources).flat_map(|k| self.rows.iter().map(move |row| row.weights[k])).collect();
+        // By group of rows, then by source: what the innermost loop reads lies together.
+        let weights: Vec<Vec<f64>> = self
+            .rows
+            .chunks(HELD)
+            .map(|rows| (0..sources).flat_map(|k| rows.iter().map(move |row| row.weights[k])).collect())
+            .collect();
         // Jobs are numbered through all tensors; `firsts` says where each tensor's begin.
         let mut firsts = Vec::with_capacity(self.sums.len() + 1);
         let mut jobs = 0;
@@ -147,7 +154,7 @@ impl Worker {
         sum: &Sum<'_>,
         start: u64,
         count: usize,
-        weights: &[f64],
+        weights: &[Vec<f64>],
         seen: &mut Seen,
     ) -> Result<()> {
         let (rows, padded) = (pass.rows.len(), count.next_multiple_of(BLOCK));
@@ -172,11 +179,23 @@ impl Worker {
         while first < pass.files.len() {
             let group = (pass.files.len() - first).min(GROUP);
             self.read(pass, sum, first, group, start, count)?;
-            let weights = &weights[first * rows..][..group * rows];
             let (center, sums, moved) = (&self.center[..], &mut self.sums[..], &mut *self.moved);
             match is_wide {
-                true => arch.dispatch(Accumulate { inputs: &self.wide, padded, weights, rows, center, sums, moved }),
-                false => arch.dispatch(Accumulate { inputs: &self.narrow, padded, weights, rows, center, sums, moved }),
+                true => {
+                    arch.dispatch(Accumulate { inputs: &self.wide, padded, weights, first, rows, center, sums, moved });
+                }
+                false => {
+                    arch.dispatch(Accumulate {
+                        inputs: &self.narrow,
+                        padded,
+                        weights,
+                        first,
+                        rows,
+                        center,
+                        sums,
+                        moved,
+                    });
+                }
             }
             if pass.rows.iter().any(|row| !row.absolute) {
                 seen.reach = seen.reach.max(match is_wide {
@@ -310,8 +329,10 @@ struct Accumulate<'a, T> {
     /// By source, `padded` apart.
     inputs: &'a [T],
     padded: usize,
-    /// By source, then by row.
-    weights: &'a [f64],
+    /// By group of [`HELD`] rows, then by source, then by row of the group.
+    weights: &'a [Vec<f64>],
+    /// Which source the inputs start with.
+    first: usize,
     rows: usize,
     center: &'a [f64],
     /// By row, `padded` apart.
@@ -325,7 +346,7 @@ impl<T: Element> pulp::WithSimd for Accumulate<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
-        let Self { inputs, padded, weights, rows, center, sums, moved } = self;
+        let Self { inputs, padded, weights, first, rows, center, sums, moved } = self;
         for (block, center) in center.as_chunks::<BLOCK>().0.iter().enumerate() {
             let at = block * BLOCK;
             let mut count = 0;
@@ -336,30 +357,28 @@ impl<T: Element> pulp::WithSimd for Accumulate<'_, T> {
                 count += 1;
             }
             let moved = &moved[..count];
-            let mut n = 0;
-            while n < rows {
-                match rows - n {
-                    1 => add_rows::<S, 1>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
-                    2 => add_rows::<S, 2>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
-                    3 => add_rows::<S, 3>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
-                    4 => add_rows::<S, 4>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
-                    5 => add_rows::<S, 5>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
-                    _ => add_rows::<S, 6>(simd, moved, weights, rows, n, &mut sums[n * padded + at..], padded),
+            for (group, weights) in weights.iter().enumerate() {
+                let held = (rows - group * HELD).min(HELD);
+                let (weights, sums) = (&weights[first * held..], &mut sums[group * HELD * padded + at..]);
+                match held {
+                    1 => add_rows::<S, 1>(simd, moved, weights, sums, padded),
+                    2 => add_rows::<S, 2>(simd, moved, weights, sums, padded),
+                    3 => add_rows::<S, 3>(simd, moved, weights, sums, padded),
+                    4 => add_rows::<S, 4>(simd, moved, weights, sums, padded),
+                    5 => add_rows::<S, 5>(simd, moved, weights, sums, padded),
+                    _ => add_rows::<S, HELD>(simd, moved, weights, sums, padded),
                 }
-                n += 6;
             }
         }
     }
 }
 
-/// Rows `n..n+N` of one block.
+/// N rows of one block.
 #[inline(always)]
 fn add_rows<S: pulp::Simd, const N: usize>(
     simd: S,
     moved: &[[f64; BLOCK]],
     weights: &[f64],
-    rows: usize,
-    n: usize,
     sums: &mut [f64],
     padded: usize,
 ) {
@@ -371,9 +390,9 @@ fn add_rows<S: pulp::Simd, const N: usize>(
             let (sums, _) = S::as_simd_f64s(&sums[m * padded + start..][..width]);
             held.copy_from_slice(sums);
         }
-        for (moved, weights) in moved.iter().zip(weights.chunks_exact(rows)) {
+        for (moved, weights) in moved.iter().zip(weights.as_chunks::<N>().0) {
             let (moved, _) = S::as_simd_f64s(&moved[start..][..width]);
-            for (held, &weight) in held.iter_mut().zip(&weights[n..][..N]) {
+            for (held, &weight) in held.iter_mut().zip(weights) {
                 let weight = simd.splat_f64s(weight);
                 held[0] = simd.mul_add_f64s(weight, moved[0], held[0]);
                 held[1] = simd.mul_add_f64s(weight, moved[1], held[1]);

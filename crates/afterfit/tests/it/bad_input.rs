@@ -359,10 +359,7 @@ fn broken_files() {
     assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: not a safetensors file:")));
     write(&file, r#"{"a":{"dtype":"F64","shape":[1152921504606846976],"data_offsets":[0,8]}}"#, &[0; 8]);
     assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: not a safetensors file:")));
-    says(
-        StoredPath::open(folder.path()).map(|_| ()),
-        &format!("{}: not a regular file", folder.path().display()),
-    );
+    says(StoredPath::open(folder.path()).map(|_| ()), &format!("{}: not a regular file", folder.path().display()));
 
     // A real dial, cut short or with its numbers spoiled.
     let objective = small();
