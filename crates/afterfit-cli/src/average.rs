@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use afterfit::checkpoint::{
-    Average, Format, Layout, RateSource, Report, Series, StepPattern, Timeline, Treatment, expand, number, sidecars,
-    step_of,
+    Average, Checkpoint, Format, Layout, RateSource, Report, Series, StepPattern, Timeline, Training, Treatment,
+    expand, number, sidecars, step_of,
 };
 use afterfit::dial::{Nodes, certificates};
 use afterfit::scheme::{
     Answer, PathInfo, Recurrence, STRIDE_LIMIT, Scheme, Standing, Status, Stride, Weighting, comparator_weights,
     kept_weights, ratio_weights,
 };
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -204,7 +204,7 @@ struct Planned {
 /// What `--json` prints of an output.
 #[derive(Serialize)]
 struct OutputRow {
-    path: PathBuf,
+    path: String,
     strength: Value,
     scheme: String,
     status: Standing,
@@ -227,16 +227,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     args.eval.as_deref().map_or(Ok(()), evaluate::require_place)?;
     let (paths, numbers, mut notes) = choose(args)?;
-    let series = Series::open(&paths, args.key.as_deref(), &args.copy).map_err(advise)?;
-    let (numbers, paths_changed) = numbers.resolve(&series, &mut notes)?;
-    debug_assert!(!paths_changed || series.paths.len() == numbers.len());
-    if let Some(made) = series.metadata.get("afterfit").and_then(|json| serde_json::from_str::<Value>(json).ok())
-        && made.get("kind").and_then(Value::as_str) == Some("average")
-    {
-        return Err(Advice::error(
-            format!("{} is itself an average that afterfit made", series.paths[0].display()),
-            "average the checkpoints it came from; --filter chooses among the files of a folder",
-        ));
+    let open = |paths: &[PathBuf]| Series::open(paths, args.key.as_deref(), &args.copy).map_err(advise);
+    let mut series = open(&paths)?;
+    let (numbers, sorted) = numbers.resolve(&series, &mut notes);
+    if let Some(paths) = sorted {
+        series = open(&paths)?;
     }
     notes.extend(series.notes.iter().cloned());
     let layout = layout(args)?;
@@ -246,39 +241,44 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let mut planned = plan(args, &series, &path)?;
     name_outputs(args, &series, &layout, &mut planned)?;
-    warn(&planned, &series, &path, &numbers, &mut notes);
+    warn(args, &planned, &series, &path, &numbers, &mut notes);
     let open_seconds = start.elapsed().as_secs_f64();
 
     let mut skipped = HashSet::new();
     if args.skip_existing {
         for plan in planned.iter().filter(|plan| plan.path.symlink_metadata().is_ok()) {
-            require_same(plan, &series)?;
+            require_same(plan, &record(plan, &series, &path, &numbers, &layout))?;
             skipped.insert(plan.path.clone());
         }
     }
     let mut report = Report::default();
     if !args.dry_run {
-        require_free(args, &series, &planned)?;
+        require_free(args, &series, &planned, series.writes_folders(&layout))?;
         let averages: Vec<Average> = planned
             .iter()
             .filter(|plan| !skipped.contains(&plan.path))
             .map(|plan| Average {
                 path: plan.path.clone(),
                 weights: plan.weights.clone(),
-                record: record(plan, &series, &path, &numbers),
+                record: record(plan, &series, &path, &numbers, &layout),
             })
             .collect();
         if !averages.is_empty() {
-            make_folder(args, planned.len())?;
+            let made = make_folder(args, planned.len())?;
             let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
-            report = series.write(&averages, &layout, &|bytes| bar.inc(bytes)).map_err(advise)?;
+            let written = series.write(&averages, &layout, &|bytes| bar.inc(bytes));
             bar.finish_and_clear();
+            if written.is_err() && made {
+                // Ours, and empty: nothing of a failed run stays behind.
+                let _ = std::fs::remove_dir(&args.output);
+            }
+            report = written.map_err(advise)?;
         }
     }
     let mut rows: Vec<OutputRow> = planned
         .iter()
         .map(|plan| OutputRow {
-            path: plan.path.clone(),
+            path: plan.path.display().to_string(),
             strength: plan.strength.map_or(Value::Null, |strength| json!(strength)),
             scheme: plan.scheme.clone(),
             status: plan.status.standing,
@@ -291,13 +291,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         })
         .collect();
     let mut failures = Vec::new();
+    let mut removed = false;
     if let Some(command) = args.eval.as_deref().filter(|_| !args.dry_run) {
         let files: Vec<&Path> = planned.iter().map(|plan| plan.path.as_path()).collect();
         let scores = evaluate::run(command, &files, args.quiet);
         for (row, score) in rows.iter_mut().zip(scores) {
             match score {
                 Ok(score) => row.score = Some(score),
-                Err(reason) => failures.push(format!("{}: {reason}", row.path.display())),
+                Err(reason) => failures.push(format!("{}: {reason}", row.path)),
             }
         }
         let best = evaluate::best(rows.iter().map(|row| row.score), args.best);
@@ -306,7 +307,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         if args.keep == Keep::Best {
             match best.filter(|_| failures.is_empty()) {
-                Some(best) => remove_others(&rows, best)?,
+                Some(best) => {
+                    remove_others(&rows, best).context("an output could not be removed")?;
+                    removed = true;
+                }
                 None => notes.push("an evaluation failed: every output is kept".into()),
             }
         }
@@ -324,7 +328,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "notes": notes,
         }))?;
     } else {
-        text(&listing(args, &series, &path, &numbers, &planned, &rows, &report, total))?;
+        text(&listing(args, &series, &path, &numbers, &planned, &rows, &report, total, removed))?;
     }
     if !args.quiet {
         notes.iter().for_each(|note| eprintln!("note: {note}"));
@@ -354,6 +358,9 @@ fn advise(error: afterfit::checkpoint::CheckpointError) -> anyhow::Error {
         E::Malformed { reason, .. } if reason.contains("no tensor in it") => {
             "--key names the dictionary of the weights".to_owned()
         }
+        E::Setting(reason) if reason.ends_with("is itself an average that afterfit made") => {
+            "average the checkpoints it came from; --filter chooses among the files of a folder".to_owned()
+        }
         E::Setting(reason) if reason.starts_with("numpy has no type") => "add --dtype f32".to_owned(),
         E::Tensor { name, reason, .. } if reason.ends_with("cannot be averaged") => {
             format!("copy it from the last checkpoint: --copy '{name}'")
@@ -371,31 +378,26 @@ enum Numbers {
 }
 
 impl Numbers {
-    /// The numbers, now that the files are open.
-    fn resolve(self, series: &Series, notes: &mut Vec<String>) -> Result<(Vec<u64>, bool)> {
-        let numbers = match self {
-            Self::Known(numbers) => return Ok((numbers, false)),
-            Self::Unknown => {
-                let inside = |pick: fn(&afterfit::checkpoint::Training) -> Option<u64>| {
-                    series.trainings.iter().map(pick).collect::<Option<Vec<u64>>>()
-                };
-                let rising = |numbers: &Vec<u64>| numbers.windows(2).all(|pair| pair[0] < pair[1]);
-                let found = inside(|training| training.step).filter(rising);
-                match found.or_else(|| inside(|training| training.epoch).filter(rising)) {
-                    Some(numbers) => {
-                        notes.push("the names hold no numbers: those inside the checkpoints are used".into());
-                        numbers
-                    }
-                    None => {
-                        if series.paths.len() > 1 {
-                            notes.push("the names hold no numbers: the order given is used, counting from 0".into());
-                        }
-                        (0..series.paths.len() as u64).collect()
-                    }
-                }
-            }
+    /// The numbers, now that the files are open; and the order of the files, where those inside ask for another.
+    fn resolve(self, series: &Series, notes: &mut Vec<String>) -> (Vec<u64>, Option<Vec<PathBuf>>) {
+        if let Self::Known(numbers) = self {
+            return (numbers, None);
+        }
+        let inside = |pick: fn(&Training) -> Option<u64>| {
+            let numbers = series.trainings.iter().map(pick).collect::<Option<Vec<u64>>>()?;
+            let mut order: Vec<(u64, PathBuf)> = numbers.into_iter().zip(series.paths.iter().cloned()).collect();
+            order.sort();
+            order.windows(2).all(|pair| pair[0].0 < pair[1].0).then_some(order)
         };
-        Ok((numbers, true))
+        if let Some(order) = inside(|training| training.step).or_else(|| inside(|training| training.epoch)) {
+            notes.push("the names hold no numbers: those inside the checkpoints are used".into());
+            let (numbers, paths) = order.into_iter().unzip();
+            return (numbers, Some(paths));
+        }
+        if series.paths.len() > 1 {
+            notes.push("the names hold no numbers: the order given is used, counting from 0".into());
+        }
+        ((0..series.paths.len() as u64).collect(), None)
     }
 }
 
@@ -476,6 +478,8 @@ fn layout(args: &Args) -> Result<Layout> {
         format,
         dtype,
         shard_bytes: args.shard_size.map(|size| size.0),
+        // Whoever names a .safetensors file gets one.
+        single: args.shard_size.is_none() && args.output.extension().is_some_and(|ending| ending == "safetensors"),
         memory: args.memory.map(|size| size.0),
     })
 }
@@ -518,7 +522,14 @@ impl Made {
             return Err(Advice::error("--steps-per-checkpoint 0 leaves no steps", "at least 1"));
         }
         let timeline = match source {
-            Some(source) => Timeline::new(numbers, &series.trainings, &source, steps_per_number, args.origin)?,
+            Some(source) => {
+                let timeline = Timeline::new(numbers, &series.trainings, &source, steps_per_number, args.origin);
+                match timeline {
+                    // What needs no rates is not held up by strange ones.
+                    Err(_) if !wants_rates => Timeline::without_rates(numbers),
+                    other => other?,
+                }
+            }
             None if wants_rates => {
                 return Err(Advice::error(
                     "λ needs the rates of the training, and the checkpoints do not say them",
@@ -527,10 +538,21 @@ impl Made {
             }
             None => Timeline::without_rates(numbers),
         };
-        let made = Self { recurrence, timeline, adaptive: first.adaptive, rates_from, quadratic: args.quadratic };
+        let adaptive = series.trainings.iter().any(|training| training.adaptive);
+        let made = Self { recurrence, timeline, adaptive, rates_from, quadratic: args.quadratic };
         if wants_rates {
             if args.steps_per_checkpoint.is_none() {
                 notes.push("each number in the names is taken as one optimizer step: --steps-per-checkpoint N if it stands for N".into());
+            }
+            let multiples = |n: u64| n >= 10 && numbers.len() > 1 && numbers.iter().all(|number| number % n == 0);
+            if let Some(n) = args.steps_per_checkpoint.filter(|&n| multiples(n)) {
+                notes.push(format!("every number is a multiple of {n}: if they are optimizer steps already, leave out --steps-per-checkpoint"));
+            }
+            let differs = |other: &Training| (other.momentum, other.nesterov) != (first.momentum, first.nesterov);
+            if args.momentum.is_none() && series.trainings.iter().any(differs) {
+                notes.push(
+                    "the momentum changes along the path: the first checkpoint's is used, an approximation".into(),
+                );
             }
             if let (Some(rate), Some(other)) = (first.rate, first.other_rate)
                 && rates_from == Some("the checkpoints")
@@ -551,6 +573,7 @@ impl Made {
         match self.recurrence {
             Recurrence::HeavyBall { momentum } => format!("heavy ball, momentum {momentum}"),
             Recurrence::Nesterov { momentum } => format!("nesterov, momentum {momentum}"),
+            _ if self.adaptive => "an optimizer of Adam's kind, weighted as if it were sgd".into(),
             _ => "sgd".into(),
         }
     }
@@ -676,9 +699,14 @@ fn name_outputs(args: &Args, series: &Series, layout: &Layout, planned: &mut [Pl
         Some(strength) => format!("{}-{}", plan.kind, write(strength)),
         None => plan.kind.to_owned(),
     };
+    // All digits where they are few (0.99999 must not become 1); those of a grid are cut unless two names would be one.
     let full = |value: f64| if (1e-3..1e6).contains(&value) { value.to_string() } else { format!("{value:e}") };
-    let short_names: HashSet<String> = planned.iter().map(|plan| name(plan, short)).collect();
-    let write: fn(f64) -> String = if short_names.len() == planned.len() { short } else { full };
+    let readable = |value: f64| {
+        let exact = if (1e-3..1e6).contains(&value) { value.to_string() } else { format!("{value:e}") };
+        if exact.len() <= 10 { exact } else { short(value) }
+    };
+    let short_names: HashSet<String> = planned.iter().map(|plan| name(plan, readable)).collect();
+    let write: fn(f64) -> String = if short_names.len() == planned.len() { readable } else { full };
     let mut seen = HashSet::new();
     for plan in planned.iter_mut() {
         let stem = name(plan, write);
@@ -691,7 +719,7 @@ fn name_outputs(args: &Args, series: &Series, layout: &Layout, planned: &mut [Pl
 }
 
 /// Things a user should hear before trusting an average.
-fn warn(planned: &[Planned], series: &Series, made: &Made, numbers: &[u64], notes: &mut Vec<String>) {
+fn warn(args: &Args, planned: &[Planned], series: &Series, made: &Made, numbers: &[u64], notes: &mut Vec<String>) {
     if let Some(worst) = planned.iter().filter(|plan| plan.before > 0.0).max_by(|a, b| a.before.total_cmp(&b.before)) {
         notes.push(format!(
             "the path's start (w_0, the centre, which weighs most) is missing: the first checkpoint, {}, stands in for {:.1} % of the mass at λ = {}",
@@ -704,7 +732,7 @@ fn warn(planned: &[Planned], series: &Series, made: &Made, numbers: &[u64], note
     let mut sorted = gaps.clone();
     sorted.sort_unstable();
     if let Some(&usual) = sorted.get(sorted.len() / 2)
-        && let Some(at) = gaps.iter().position(|&gap| 2 * gap > 3 * usual)
+        && let Some(at) = gaps.iter().position(|&gap| gap > usual.saturating_add(usual / 2))
     {
         notes.push(format!(
             "checkpoints are missing between {} and {} (the usual distance is {usual})",
@@ -735,6 +763,9 @@ fn warn(planned: &[Planned], series: &Series, made: &Made, numbers: &[u64], note
     }
     if copied.integers > 0 {
         notes.push(format!("{} integer or bool tensors are the last checkpoint's", copied.integers));
+    }
+    if copied.asked == 0 && !args.copy.is_empty() {
+        notes.push(format!("no tensor's name matches --copy {}", args.copy.join(" ")));
     }
     if copied.asked > 0 {
         notes.push(format!("{} tensors are the last checkpoint's, as --copy asks", copied.asked));
@@ -774,12 +805,12 @@ fn copied(series: &Series) -> Copied {
 
 fn inputs_json(series: &Series, made: &Made, numbers: &[u64]) -> Vec<Value> {
     let rows = series.paths.iter().zip(numbers).zip(&made.timeline.kept);
-    rows.map(|((path, number), &step)| json!({ "path": path, "step": number, "rate": made.timeline.rate_at(step) }))
+    rows.map(|((path, number), &step)| json!({ "path": path.display().to_string(), "step": number, "rate": made.timeline.rate_at(step) }))
         .collect()
 }
 
 /// What an output's metadata says of it.
-fn record(plan: &Planned, series: &Series, made: &Made, numbers: &[u64]) -> String {
+fn record(plan: &Planned, series: &Series, made: &Made, numbers: &[u64], layout: &Layout) -> String {
     let rates: Vec<Option<f64>> = made.timeline.kept.iter().map(|&step| made.timeline.rate_at(step)).collect();
     json!({
         "kind": "average",
@@ -792,28 +823,18 @@ fn record(plan: &Planned, series: &Series, made: &Made, numbers: &[u64]) -> Stri
         "inputs": series.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
         "steps": numbers,
         "rates": rates,
+        "dtype": layout.dtype.map_or_else(|| "as the inputs".to_owned(), number::name),
     })
     .to_string()
 }
 
 /// An output that exists counts as done only if it was made the same way.
-fn require_same(plan: &Planned, series: &Series) -> Result<()> {
-    let file = match plan.path.is_dir() {
-        // Every shard carries the record.
-        true => std::fs::read_dir(&plan.path)?
-            .flatten()
-            .map(|entry| entry.path())
-            .find(|path| path.extension().is_some_and(|ending| ending == "safetensors")),
-        false => Some(plan.path.clone()),
-    };
-    let Some(file) = file.filter(|file| file.extension().is_some_and(|ending| ending == "safetensors")) else {
-        return Ok(());
-    };
-    let contents = afterfit::inspect(&file)?;
-    let made = contents.metadata.get("afterfit");
-    let inputs: Vec<String> = series.paths.iter().map(|path| path.display().to_string()).collect();
-    let same = |key: &str, value: Value| made.and_then(|made| made.get(key)) == Some(&value);
-    if same("weights", json!(plan.weights)) && same("inputs", json!(inputs)) {
+fn require_same(plan: &Planned, record: &str) -> Result<()> {
+    let wanted: Value = serde_json::from_str(record)?;
+    let made = Checkpoint::open(&plan.path, None).ok();
+    let made = made.and_then(|made| serde_json::from_str::<Value>(made.metadata.get("afterfit")?).ok());
+    let same = |key: &str| made.as_ref().and_then(|made| made.get(key)).is_some_and(|found| *found == wanted[key]);
+    if ["weights", "inputs", "dtype"].iter().all(|key| same(key)) {
         return Ok(());
     }
     Err(Advice::error(
@@ -822,23 +843,48 @@ fn require_same(plan: &Planned, series: &Series) -> Result<()> {
     ))
 }
 
-fn require_free(args: &Args, series: &Series, planned: &[Planned]) -> Result<()> {
+fn require_free(args: &Args, series: &Series, planned: &[Planned], folders: bool) -> Result<()> {
     for plan in planned {
         let name = plan.path.display();
         let inputs = series.paths.iter().filter_map(|path| path.canonicalize().ok());
         if let Ok(place) = plan.path.canonicalize()
             && inputs.into_iter().any(|input| input == place || input.starts_with(&place))
         {
-            return Err(Advice::error(format!("{name} is an input, too"), "name another output"));
+            return Err(Advice::error(format!("{name} is an input, too, or holds one"), "name another output"));
+        }
+        let parent = plan.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parents = series.paths.iter().filter(|path| path.is_dir()).filter_map(|path| path.canonicalize().ok());
+        if let Ok(place) = parent.canonicalize()
+            && parents.into_iter().any(|input| place.starts_with(&input))
+        {
+            return Err(Advice::error(
+                format!("{name} lies inside an input"),
+                "name an output outside of the checkpoints' folders",
+            ));
         }
         let Ok(details) = plan.path.symlink_metadata() else { continue };
         if details.is_symlink() || !(details.is_file() || details.is_dir()) {
             return Err(Advice::error(format!("{name} is not a plain file"), "name another"));
         }
+        if details.is_dir() != folders {
+            let is = if folders {
+                "a file, and the output is a folder of shards"
+            } else {
+                "a folder, and the output is a file"
+            };
+            return Err(Advice::error(format!("{name} is {is}"), "name another"));
+        }
         if !args.force && !args.skip_existing {
             return Err(Advice::error(
                 format!("{name} exists already"),
                 "use --force to replace it, or --skip-existing to keep it",
+            ));
+        }
+        // A folder is replaced as a whole: it must be one that afterfit made.
+        if folders && !Checkpoint::open(&plan.path, None).is_ok_and(|made| made.is_average()) {
+            return Err(Advice::error(
+                format!("{name} is a folder that afterfit did not make"),
+                "name another, or remove it",
             ));
         }
     }
@@ -849,14 +895,16 @@ fn require_free(args: &Args, series: &Series, planned: &[Planned]) -> Result<()>
     Ok(())
 }
 
-fn make_folder(args: &Args, outputs: usize) -> Result<()> {
+/// Makes OUT where several outputs go into it; says whether it did.
+fn make_folder(args: &Args, outputs: usize) -> Result<bool> {
     let wanted = outputs > 1 || args.output.as_os_str().to_string_lossy().ends_with('/');
-    if wanted && !args.output.is_dir() {
-        std::fs::create_dir(&args.output).map_err(|error| {
-            Advice::error(format!("{}: {error}", args.output.display()), "name a folder that can be made")
-        })?;
+    if !wanted || args.output.is_dir() {
+        return Ok(false);
     }
-    Ok(())
+    std::fs::create_dir(&args.output).map_err(|error| {
+        Advice::error(format!("{}: {error}", args.output.display()), "name a folder that can be made")
+    })?;
+    Ok(true)
 }
 
 fn remove_others(rows: &[OutputRow], best: usize) -> Result<()> {
@@ -865,7 +913,9 @@ fn remove_others(rows: &[OutputRow], best: usize) -> Result<()> {
         if at == best || row.skipped {
             continue;
         }
-        if row.path.is_dir() { std::fs::remove_dir_all(&row.path)? } else { std::fs::remove_file(&row.path)? }
+        let path = Path::new(&row.path);
+        let removed = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+        removed.with_context(|| row.path.clone())?;
     }
     Ok(())
 }
@@ -880,6 +930,7 @@ fn listing(
     rows: &[OutputRow],
     report: &Report,
     total: f64,
+    removed: bool,
 ) -> String {
     let mut out = describe(series, made, numbers);
     let statuses: Vec<(&str, Status)> = planned.iter().map(|plan| (plan.kind, plan.status)).collect();
@@ -906,8 +957,7 @@ fn listing(
         if scored {
             let _ = write!(out, "  {:>9}", row.score.map_or_else(|| "failed".into(), short));
         }
-        let kept = args.keep == Keep::Best && rows.iter().any(|row| row.best) && !row.best && !row.skipped;
-        let mark = match (row.best, row.skipped, kept) {
+        let mark = match (row.best, row.skipped, removed) {
             (true, ..) => "  ← best",
             (_, true, _) => "  (was there)",
             (.., true) => "  (removed)",
@@ -1011,7 +1061,7 @@ fn write_dial(
         })
         .collect();
     let planned = planned?;
-    warn(&planned, series, made, numbers, &mut notes);
+    warn(args, &planned, series, made, numbers, &mut notes);
     let info = PathInfo {
         rates: made.timeline.runs.iter().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize)).collect(),
         ..made.info()
@@ -1019,7 +1069,22 @@ fn write_dial(
     let grid: Vec<f64> = (0..=60).map(|i| (from * (to / from).powf(f64::from(i) / 60.0)).clamp(from, to)).collect();
     let certificate = certificates(&nodes, &info, &grid)?.into_iter().fold(0.0, f64::max);
     if args.skip_existing && args.output.symlink_metadata().is_ok() {
-        afterfit::checkpoint::DialFile::open(&args.output)?;
+        let found = afterfit::checkpoint::DialFile::open(&args.output)?;
+        let inputs: Vec<String> = series.paths.iter().map(|path| path.display().to_string()).collect();
+        if found.nodes != nodes || found.checkpoints != inputs || found.runs != made.timeline.runs {
+            return Err(Advice::error(
+                format!(
+                    "{} exists, but was not made from these checkpoints with these settings",
+                    args.output.display()
+                ),
+                "use --force to replace it, or another OUT",
+            ));
+        }
+        if args.json {
+            return print_json(
+                &json!({ "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "skipped": true }] }),
+            );
+        }
         return text(&format!("{} exists already\n", args.output.display()));
     }
     let mut report = Report::default();
@@ -1031,11 +1096,13 @@ fn write_dial(
                 "name a file, such as run.dial",
             ));
         }
-        require_free(args, series, &planned[..1])?;
+        require_free(args, series, &planned[..1], false)?;
         let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
         let memory = args.memory.map(|size| size.0);
-        report = series
-            .write_dial(&args.output, &nodes, made.recurrence, &made.timeline, memory, &|bytes| bar.inc(bytes))?;
+        report =
+            series.write_dial(&args.output, &nodes, made.recurrence, &made.timeline, memory, &notes, &|bytes| {
+                bar.inc(bytes)
+            })?;
         bar.finish_and_clear();
     }
     let worst = planned.iter().map(|plan| plan.status).max_by_key(|status| status.standing as u8);
@@ -1043,7 +1110,7 @@ fn write_dial(
     let total = start.elapsed().as_secs_f64();
     if args.json {
         print_json(&json!({
-            "outputs": [{ "path": args.output, "strength": [from, to], "scheme": made.scheme(), "status": status.standing, "reason": status.reason, "nodes": nodes.l2(), "certificate": certificate }],
+            "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "scheme": made.scheme(), "status": status.standing, "reason": status.reason, "nodes": nodes.l2(), "certificate": certificate }],
             "inputs": inputs_json(series, made, numbers),
             "weights": planned.iter().map(|plan| &plan.weights).collect::<Vec<_>>(),
             "seconds": { "open": open_seconds, "pass": report.pass_seconds, "finish": report.finish_seconds, "total": total },

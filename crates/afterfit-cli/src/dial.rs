@@ -87,8 +87,15 @@ fn read(args: &ReadArgs) -> Result<()> {
         format: args.format.map_or_else(|| Format::of(&args.output), Format::from),
         dtype,
         shard_bytes: args.shard_size.map(|size| size.0),
+        single: args.shard_size.is_none() && args.output.extension().is_some_and(|ending| ending == "safetensors"),
         memory: args.memory.map(|size| size.0),
     };
+    if !args.quiet {
+        dial.remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+    }
+    if layout.shard_bytes.is_some() && layout.format != Format::Safetensors {
+        return Err(Advice::error("--shard-size is for safetensors alone", "leave out --format or --shard-size"));
+    }
     let strengths = args.l2.values();
     let answer = Answer::from(args.answer);
     let readings = dial.readings(strengths, answer)?;
@@ -103,6 +110,7 @@ fn read(args: &ReadArgs) -> Result<()> {
             })
             .collect(),
     };
+    let mut made = false;
     if strengths.len() > 1 {
         if Format::of(&args.output) != Format::Safetensors
             || args.output.extension().is_some_and(|e| e == "safetensors")
@@ -116,7 +124,11 @@ fn read(args: &ReadArgs) -> Result<()> {
             std::fs::create_dir(&args.output).map_err(|error| {
                 Advice::error(format!("{}: {error}", args.output.display()), "name a folder that can be made")
             })?;
+            made = true;
         }
+    }
+    if folders && paths.iter().any(|path| path.is_dir()) {
+        return Err(Advice::error("a folder of shards of that name exists already", "remove it, or name another"));
     }
     require_outputs(&paths.iter().collect::<Vec<_>>(), &[&args.dial], args.force)?;
     let mut averages: Vec<Average> = paths
@@ -137,12 +149,16 @@ fn read(args: &ReadArgs) -> Result<()> {
         })
         .collect();
     let bar = progress_bar(dial.series.model_bytes() * (dial.nodes.l2().len() as u64 + 2), args.quiet);
-    dial.write(strengths, answer, &mut averages, &layout, &|bytes| bar.inc(bytes))?;
+    let written = dial.write(strengths, answer, &mut averages, &layout, &|bytes| bar.inc(bytes));
     bar.finish_and_clear();
+    if written.is_err() && made {
+        let _ = std::fs::remove_dir(&args.output);
+    }
+    written?;
     if args.json {
         let row = |(path, reading): (&PathBuf, &Reading)| {
             json!({
-                "path": path, "l2": reading.l2, "certificate": reading.certificate, "error": reading.error,
+                "path": path.display().to_string(), "l2": reading.l2, "certificate": reading.certificate, "error": reading.error,
                 "remaining": reading.remaining,
             })
         };
@@ -164,6 +180,9 @@ fn read(args: &ReadArgs) -> Result<()> {
 
 fn info(args: &InfoArgs) -> Result<()> {
     let dial = DialFile::open(&args.dial)?;
+    if !args.json {
+        dial.remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+    }
     let (from, to) = dial.nodes.range();
     let grid: Vec<f64> = (0..=8).map(|i| (from * (to / from).powf(f64::from(i) / 8.0)).clamp(from, to)).collect();
     let readings = dial.readings(&grid, Answer::Regularized)?;
@@ -176,7 +195,7 @@ fn info(args: &InfoArgs) -> Result<()> {
         return print_json(&json!({
             "from": from, "to": to, "nodes": dial.nodes.l2(), "steps": dial.steps, "recurrence": dial.recurrence,
             "rates": dial.runs, "reach": dial.reach, "tensors": dial.series.tensors.len(), "numbers": numbers,
-            "readings": rows,
+            "readings": rows, "remarks": dial.remarks, "checkpoints": dial.checkpoints,
         }));
     }
     let scheme = match dial.recurrence {

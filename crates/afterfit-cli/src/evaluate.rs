@@ -37,7 +37,8 @@ pub(crate) fn run(command: &str, files: &[&Path], quiet: bool) -> Vec<Result<f64
         if !done.status.success() {
             return Err(format!("the command ended with {}", done.status));
         }
-        last_number(&String::from_utf8_lossy(&done.stdout)).ok_or_else(|| "the command printed no number".to_owned())
+        last_number(&String::from_utf8_lossy(&done.stdout))
+            .ok_or_else(|| "the last number the command printed is none, or not finite".to_owned())
     };
     files.iter().map(score).collect()
 }
@@ -58,7 +59,8 @@ fn quote(text: &str) -> String {
 fn last_number(text: &str) -> Option<f64> {
     let part = |c: char| c.is_ascii_alphanumeric() || ['.', '-', '+'].contains(&c);
     let words = text.split(|c: char| !part(c)).rev();
-    words.filter_map(|word| word.trim_end_matches('.').parse().ok()).find(|value: &f64| value.is_finite())
+    // A last word of NaN or infinity is what the evaluation says: no score.
+    words.filter_map(|word| word.trim_end_matches('.').parse().ok()).next().filter(|value: &f64| value.is_finite())
 }
 
 #[cfg(test)]
@@ -74,7 +76,8 @@ mod tests {
             ("epoch 3\nacc=-1", Some(-1.0)),
             ("nothing", None),
             ("", None),
-            ("score nan 4 inf", Some(4.0)),
+            ("score 4 inf", None),
+            ("epoch 7 loss nan", None),
         ] {
             assert_eq!(last_number(text), number, "{text}");
         }

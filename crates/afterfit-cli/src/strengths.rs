@@ -67,7 +67,11 @@ fn log_grid(from: f64, to: f64, count: usize) -> Result<Vec<f64>, String> {
     let point = |i: usize| match i {
         0 => from,
         i if i + 1 == count => to,
-        i => from * (step * i as f64).exp(),
+        // (Rounded to 13 digits, so that the middle of 1e-4..1e-2 is 0.001 and is named so.)
+        i => {
+            let value = from * (step * i as f64).exp();
+            format!("{value:.12e}").parse().unwrap_or(value)
+        }
     };
     Ok((0..count).map(point).collect())
 }

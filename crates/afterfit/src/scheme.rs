@@ -494,7 +494,8 @@ pub fn kept_weights(
     let (mut remaining, mut before, mut first_gap) = (1.0, 0.0, 0.0);
     let (mut step, mut left) = (0, 0);
     for run in runs {
-        require_rate(run.rate)?;
+        // A rate of 0 (the first step of a warm-up) moves nothing and spends nothing.
+        require((0.0..=1e50).contains(&run.rate), "rate", run.rate, "at least 0 and at most 1e50")?;
         let mut decay = recurrence.decay(l2, run.rate, step);
         for at in 0..run.steps {
             // Decays depend on the step number in the first two steps only.

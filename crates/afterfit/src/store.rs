@@ -267,7 +267,8 @@ pub fn inspect(path: &Path) -> Result<Contents, StoreError> {
         let mut start = [0; 9];
         file.read_exact(&mut start).is_ok() && start[8] == b'{'
     });
-    if !is_safetensors && let Ok(checkpoint) = Checkpoint::open(path, None) {
+    if !is_safetensors {
+        let checkpoint = Checkpoint::open(path, None)?;
         let tensors = checkpoint.tensors.iter().map(|tensor| TensorSummary {
             name: tensor.name.clone(),
             dtype: format!("{:?}", tensor.dtype),

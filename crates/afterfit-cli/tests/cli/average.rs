@@ -204,7 +204,8 @@ fn a_kill_leaves_nothing_half_written_and_a_rerun_finishes() {
         .into_iter()
         .map(|name| (name.clone(), std::fs::read(at.join("out").join(name)).unwrap()))
         .collect();
-    for wait in [5, 20, 40, 80, 160] {
+    let mut in_the_middle = 0;
+    for wait in [0, 2, 5, 20, 80] {
         std::fs::remove_dir_all(at.join("out")).unwrap();
         let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("afterfit"))
             .args(arguments)
@@ -212,7 +213,14 @@ fn a_kill_leaves_nothing_half_written_and_a_rerun_finishes() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
+        // Kills that come while files are being written: a temporary name is there, and a moment has passed.
+        let writing =
+            || at.join("out").exists() && entries(&at.join("out")).iter().any(|name| name.starts_with(".afterfit-"));
+        while !writing() && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
         std::thread::sleep(std::time::Duration::from_millis(wait));
+        in_the_middle += usize::from(child.try_wait().unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();
         // What has its name is whole.
@@ -230,6 +238,7 @@ fn a_kill_leaves_nothing_half_written_and_a_rerun_finishes() {
             assert!(std::fs::read(at.join("out").join(name)).unwrap() == *bytes, "{name} after {wait} ms and a rerun");
         }
     }
+    assert!(in_the_middle >= 1, "no kill came in the middle of writing");
     // Some of them gone: only those are made again.
     std::fs::remove_file(at.join("out/ratio-0.8.safetensors")).unwrap();
     let stamp = |name: &str| std::fs::metadata(at.join("out").join(name)).unwrap().modified().unwrap();
@@ -282,4 +291,77 @@ fn evaluation_that_fails_keeps_the_outputs() {
     );
     assert!(printed.starts_with("exit 0"), "{printed}");
     assert!(!at.join("pwned").exists());
+}
+
+#[test]
+fn nothing_of_the_users_is_replaced() {
+    let here = fixtures();
+    let at = here.path();
+    // A checkpoint in shards, and a folder of the user's own.
+    let shards = ["average", "plain/step-0.pt", "-o", "checkpoint-1", "--uniform", "--shard-size", "300B", "-q"];
+    afterfit().current_dir(at).args(shards).assert().success();
+    std::fs::create_dir(at.join("precious")).unwrap();
+    std::fs::write(at.join("precious/notes.txt"), "mine").unwrap();
+    let refused = |arguments: &[&str], words: &str| {
+        let printed = transcript(at, arguments);
+        assert!(printed.starts_with("exit 1") && printed.contains(words), "{arguments:?}: {printed}");
+    };
+    let average = |out: &'static str| ["average", "checkpoint-1", "-o", out, "--uniform", "--force"];
+    refused(&average("precious"), "a folder that afterfit did not make");
+    assert_eq!(std::fs::read_to_string(at.join("precious/notes.txt")).unwrap(), "mine");
+    refused(&average("checkpoint-1/model-00001-of-00007.safetensors"), "inside an input");
+    refused(&average("checkpoint-1/new"), "inside an input");
+    refused(&average("checkpoint-1"), "is an input, too");
+    // Its own folder is replaced, and one file can be asked for.
+    for _ in 0..2 {
+        afterfit().current_dir(at).args(average("again")).assert().success();
+    }
+    afterfit().current_dir(at).args(average("one.safetensors")).assert().success();
+    assert!(at.join("one.safetensors").is_file() && at.join("again").is_dir());
+    // Outputs of an earlier run are not taken for checkpoints, whatever number is in their names.
+    for format in ["safetensors", "pt"] {
+        let once = ["average", "plain", "-o", "plain", "--ratio", "0.9,0.8", "--format", format, "-q"];
+        afterfit().current_dir(at).args(once).assert().success();
+        refused(&["average", "plain", "-o", "x.safetensors", "--uniform"], "itself an average");
+        refused(
+            &["average", "plain", "-o", "y", "--uniform", "--filter", &format!("ratio*.{format}")],
+            "itself an average",
+        );
+        for ratio in ["0.9", "0.8"] {
+            std::fs::remove_file(at.join(format!("plain/ratio-{ratio}.{format}"))).unwrap();
+        }
+    }
+    // What exists counts as done only if it was made the same way.
+    std::fs::write(at.join("junk.pt"), "junk").unwrap();
+    refused(&["average", "plain", "-o", "junk.pt", "--uniform", "--skip-existing"], "was not made from these");
+    for _ in 0..2 {
+        afterfit()
+            .current_dir(at)
+            .args(["average", "plain", "-o", "mean.pt", "--uniform", "--skip-existing"])
+            .assert()
+            .success();
+    }
+    refused(
+        &["average", "plain", "-o", "mean.pt", "--uniform", "--skip-existing", "--dtype", "f32"],
+        "was not made from these",
+    );
+    // A failed run leaves no folder behind.
+    refused(&["average", "plain", "-o", "out", "--ratio", "0.9,0.8", "--format", "npz"], "numpy has no type");
+    assert!(!at.join("out").exists());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn names_that_are_not_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let here = fixtures();
+    let odd = std::ffi::OsStr::from_bytes(b"step-1\xff.pt");
+    std::fs::copy(here.path().join("plain/step-0.pt"), here.path().join(odd)).unwrap();
+    let output = afterfit()
+        .current_dir(here.path())
+        .args(["average", "--uniform", "--json", "-o", "x.safetensors"])
+        .arg(odd)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

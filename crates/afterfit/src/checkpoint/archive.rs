@@ -112,7 +112,14 @@ pub(super) fn open(path: &Path, file: File, key: Option<&str>) -> Result<Checkpo
     let length = file.metadata().map_err(|source| CheckpointError::Io { path: path.into(), source })?.len();
     let second = file.try_clone().map_err(|source| CheckpointError::Io { path: path.into(), source })?;
     let archive = Archive::new(path, BufReader::new(second), length)?;
+    let record = archive.zip.comment().to_vec();
     let (mut checkpoint, unpacked) = dispatch(archive, key)?;
+    // Our own outputs say how they were made in the archive's comment.
+    if let Ok(record) = String::from_utf8(record).map_err(drop)
+        && record.starts_with("{\"")
+    {
+        checkpoint.metadata.insert("afterfit".into(), record);
+    }
     checkpoint.files = vec![DataFile::new(path, file)];
     if let Some(unpacked) = unpacked {
         checkpoint.files.push(DataFile::new(path, unpacked));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use safetensors::Dtype;
 
-use super::output::{Average, Layout, Report};
+use super::output::{Average, Layout, Report, sweep, temporary};
 use super::safetensors::{header_bytes, read_header};
 use super::series::{Series, Treatment};
 use super::stream::{Pass, Row, Sum};
@@ -18,7 +18,8 @@ use crate::error::Result;
 use crate::scheme::{Answer, PathInfo, RateRun, Recurrence, Stride, kept_weights};
 
 impl Series {
-    /// Writes a dial over `nodes` in one pass. The centre is the first checkpoint.
+    /// Writes a dial over `nodes` in one pass. The centre is the first checkpoint. `remarks` are what whoever reads it
+    /// should know.
     pub fn write_dial(
         &self,
         path: &Path,
@@ -26,9 +27,17 @@ impl Series {
         recurrence: Recurrence,
         timeline: &Timeline,
         memory: Option<u64>,
+        remarks: &[String],
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Report> {
         let started = std::time::Instant::now();
+        if let Some(run) = timeline.runs.iter().find(|run| run.rate == 0.0) {
+            let steps = run.steps;
+            return Err(CheckpointError::Setting(format!(
+                "{steps} steps have a rate of 0: a dial needs rates above 0"
+            ))
+            .into());
+        }
         let io = |source| CheckpointError::Io { path: path.into(), source };
         let averaged: Vec<usize> =
             (0..self.tensors.len()).filter(|&at| self.treatments[at] == Treatment::Average).collect();
@@ -46,11 +55,12 @@ impl Series {
         let mut masses = Vec::with_capacity(nodes.l2().len());
         // The centre is a sum of nothing around it; the last checkpoint a sum of itself alone.
         let count = self.paths.len();
-        rows.push(Row { weights: vec![0.0; count], absolute: true });
-        rows.push(Row { weights: (0..count).map(|k| f64::from(u8::from(k + 1 == count))).collect(), absolute: true });
+        let row = |weights: Vec<f64>, absolute: bool| Row { weights, absolute, path: path.into() };
+        rows.push(row(vec![0.0; count], true));
+        rows.push(row((0..count).map(|k| f64::from(u8::from(k + 1 == count))).collect(), true));
         for &l2 in nodes.l2() {
             let kept = kept_weights(recurrence, &timeline.runs, l2, &timeline.kept, Stride::Linear)?;
-            rows.push(Row { weights: kept.spent, absolute: false });
+            rows.push(row(kept.spent, false));
             masses.push(kept.remaining);
         }
         let steps = timeline.kept.last().copied().unwrap_or(0);
@@ -72,7 +82,7 @@ impl Series {
             dtypes: averaged.iter().map(|&at| number::name(self.tensors[at].dtype)).collect(),
             copied: copied.iter().map(|&at| name(at)).collect(),
             tied: tied.collect(),
-            source: Some(serde_json::json!({ "checkpoints": inputs, "steps": timeline.kept })),
+            source: Some(serde_json::json!({ "checkpoints": inputs, "steps": timeline.kept, "remarks": remarks })),
         };
         let runs = &timeline.runs;
         let mut tensors = vec![
@@ -95,7 +105,8 @@ impl Series {
         let room = describe(&header, 0).0.len() + 64;
         let (bytes, offsets) = describe(&header, room);
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let temporary = tempfile::Builder::new().prefix(".afterfit-").tempfile_in(parent).map_err(io)?;
+        sweep(parent);
+        let temporary = temporary().tempfile_in(parent).map_err(io)?;
         let file = temporary.as_file();
         let put = |values: &[f64], offset: u64| {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -118,7 +129,7 @@ impl Series {
             .collect();
         for (i, &at) in copied.iter().enumerate() {
             let offset = offsets[3 + rows.len() * averaged.len() + i];
-            self.copy(at, self.tensors[at].dtype, &[(file, offset)])?;
+            self.copy(at, self.tensors[at].dtype, &[(file, offset)], path)?;
         }
         let memory = memory.unwrap_or_else(|| self.default_memory());
         let seen = Pass { files: &self.files, sums: &sums, rows: &rows, centered: true, memory, progress }.run()?;
@@ -149,6 +160,10 @@ pub struct DialFile {
     pub steps: u64,
     /// The farthest any weight moved.
     pub reach: f64,
+    /// What was said of the path when the dial was made.
+    pub remarks: Vec<String>,
+    /// The checkpoints it was made from.
+    pub checkpoints: Vec<String>,
     /// The model's tensors: the centre, the last iterate and every node are its sources.
     pub series: Series,
 }
@@ -231,6 +246,7 @@ impl DialFile {
             metadata: BTreeMap::new(),
             notes: Vec::new(),
             shards: None,
+            index: None,
             native,
             places: Vec::new(),
             files: Vec::new(),
@@ -258,14 +274,34 @@ impl DialFile {
             let (dtype, places) = (tensor.dtype, vec![tensor.place.clone(); series.places.len()]);
             add(&mut series, Tensor { name: name.clone(), ..tensor }, Treatment::CopyAsked, dtype, places);
         }
+        let known: BTreeMap<String, usize> =
+            series.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
         for (name, first) in &header.tied {
-            let at = series.tensors.iter().position(|tensor| tensor.name == *first);
+            let at = known.get(first).copied();
             let at = at.ok_or_else(|| refuse(format!("{name} is tied to {first}, which is missing")))?;
             let tensor = Tensor { name: name.clone(), ..series.tensors[at].clone() };
             let (native, places) = (series.native[at], series.places.iter().map(|places| places[at].clone()).collect());
             add(&mut series, tensor, Treatment::Tied(at), native, places);
         }
-        Ok(Self { nodes, recurrence: header.recurrence, runs, steps: header.steps, reach: header.reach, series })
+        let mut names: Vec<&str> = series.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(refuse(format!("two tensors are named {}", pair[0])).into());
+        }
+        let texts = |key: &str| -> Vec<String> {
+            let list = header.source.as_ref().and_then(|source| source.get(key)).and_then(serde_json::Value::as_array);
+            list.into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
+        };
+        Ok(Self {
+            nodes,
+            recurrence: header.recurrence,
+            runs,
+            steps: header.steps,
+            reach: header.reach,
+            remarks: texts("remarks"),
+            checkpoints: texts("checkpoints"),
+            series,
+        })
     }
 
     /// What a reading at each λ would be worth.
@@ -320,8 +356,7 @@ impl DialFile {
             let nodes = coefficients.into_iter().map(|coefficient| scale * coefficient);
             average.weights = [center, last].into_iter().chain(nodes).collect();
         }
-        let rows: Vec<Row> =
-            averages.iter().map(|average| Row { weights: average.weights.clone(), absolute: true }).collect();
+        let rows: Vec<Row> = averages.iter().map(Average::row).collect();
         Ok(self.series.write_rows(averages, &rows, false, layout, progress)?)
     }
 }

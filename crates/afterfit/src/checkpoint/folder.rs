@@ -26,8 +26,10 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     let io = |source| CheckpointError::Io { path: folder.into(), source };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)?.take(MOST_FILES) {
-        // Names that are not text cannot be checkpoints' here.
-        if let Ok(name) = entry.map_err(io)?.file_name().into_string() {
+        // Names that are not text cannot be checkpoints' here; hidden ones may be what a killed run left.
+        if let Ok(name) = entry.map_err(io)?.file_name().into_string()
+            && !name.starts_with('.')
+        {
             names.push(name);
         }
     }
@@ -45,7 +47,7 @@ fn is_training_file(name: &str) -> bool {
 }
 
 fn may_hold_weights(name: &str) -> bool {
-    !name.starts_with('.') && !is_training_file(name) && ENDINGS.iter().any(|ending| name.ends_with(ending))
+    !is_training_file(name) && ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 /// Whether a folder is itself one checkpoint.
@@ -94,7 +96,9 @@ pub fn expand(inputs: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>> 
             let path = input.join(name);
             let is_folder = path.is_dir();
             let holds = match is_folder {
-                true => names(&path).is_ok_and(|inside| is_checkpoint(&inside)),
+                true => names(&path).is_ok_and(|inside| {
+                    is_checkpoint(&inside) || inside.iter().filter(|name| may_hold_weights(name)).count() == 1
+                }),
                 false => may_hold_weights(name),
             };
             if holds && passes(&path) {
@@ -152,7 +156,6 @@ pub(super) fn open(folder: &Path, key: Option<&str>) -> Result<Checkpoint> {
     // Rates may be in the optimizer's own file (Hugging Face's trainer).
     let state = folder.join("optimizer.pt");
     if checkpoint.training.rate.is_none() && state.is_file() {
-        // Opened for its settings alone: it has no model in it, so an error about that is no news.
         if let Some(training) = optimizer_settings(&state) {
             checkpoint.training = checkpoint.training.or(training);
         }
@@ -161,7 +164,7 @@ pub(super) fn open(folder: &Path, key: Option<&str>) -> Result<Checkpoint> {
 }
 
 fn optimizer_settings(path: &Path) -> Option<Training> {
-    Checkpoint::open(path, None).ok().map(|checkpoint| checkpoint.training)
+    Checkpoint::open_any(path, None).ok().map(|checkpoint| checkpoint.training)
 }
 
 fn open_index(folder: &Path, name: &str, key: Option<&str>) -> Result<Checkpoint> {
@@ -215,6 +218,7 @@ fn open_index(folder: &Path, name: &str, key: Option<&str>) -> Result<Checkpoint
     whole.tensors = tensors;
     whole.files = files;
     whole.shards = Some(shards.into_iter().cloned().collect());
+    whole.index = Some(name.to_owned());
     Ok(whole)
 }
 
@@ -229,12 +233,13 @@ pub fn sidecars(folder: &Path) -> Result<(Vec<String>, Vec<String>)> {
             .iter()
             .chain(&[".h5", ".msgpack", ".onnx", ".index.json", ".gguf"])
             .any(|ending| name.ends_with(ending));
-        if is_weight || is_training_file(&name) || name.starts_with('.') || details.is_dir() {
+        if is_weight || is_training_file(&name) || details.is_dir() {
             continue;
         }
         if details.is_symlink() {
             // Hugging Face's cache links every file of a snapshot to ../../blobs.
-            let inside = std::fs::read_link(&path).is_ok_and(|target| target.starts_with("../../blobs"));
+            let blobs = folder.join("../../blobs").canonicalize();
+            let inside = path.canonicalize().is_ok_and(|target| blobs.is_ok_and(|blobs| target.starts_with(blobs)));
             if !inside || !path.is_file() {
                 left.push(name);
                 continue;

@@ -86,8 +86,8 @@ pub enum CheckpointError {
         /// Its place, counted row by row.
         position: u64,
     },
-    /// A finite average that the output's type cannot hold.
-    #[error("tensor {name}: the average {value} at position {position} is beyond the range of {dtype}")]
+    /// A finite number that the output's type cannot hold.
+    #[error("tensor {name}: {value} at position {position} is beyond the range of {dtype}")]
     Overflow {
         /// The tensor.
         name: String,
@@ -122,7 +122,8 @@ impl Tensor {
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.shape.iter().map(|&length| length as u64).product()
+        // (A length of 0 settles it, however large the others: their product need not fit.)
+        if self.shape.contains(&0) { 0 } else { self.shape.iter().map(|&length| length as u64).product() }
     }
 
     /// Whether it has no elements.
@@ -159,6 +160,8 @@ pub struct Checkpoint {
     pub(crate) files: Vec<DataFile>,
     /// Names of its weight files when it is a folder: the shards, in order.
     pub(crate) shards: Option<Vec<String>>,
+    /// Name of the folder's index.
+    pub(crate) index: Option<String>,
 }
 
 /// A file numbers are read from.
@@ -238,6 +241,16 @@ pub(crate) fn write_at(file: &File, mut bytes: &[u8], mut offset: u64) -> std::i
 impl Checkpoint {
     /// Opens a file or a folder. `key` leads to the tensors inside a pickled file (`a.b` for nested dictionaries).
     pub fn open(path: &Path, key: Option<&str>) -> Result<Self> {
+        let checkpoint = Self::open_any(path, key)?;
+        if checkpoint.tensors.is_empty() {
+            let looked = key.map_or_else(String::new, |key| format!(" under {key}"));
+            return Err(malformed(path, format!("there is no tensor in it{looked}")));
+        }
+        Ok(checkpoint)
+    }
+
+    /// Like [`open`](Self::open), and content with a file that has no tensors.
+    fn open_any(path: &Path, key: Option<&str>) -> Result<Self> {
         let io = |source| CheckpointError::Io { path: path.into(), source };
         if std::fs::metadata(path).map_err(io)?.is_dir() {
             return folder::open(path, key);
@@ -248,25 +261,30 @@ impl Checkpoint {
         file.seek(SeekFrom::Start(0)).map_err(io)?;
         let mut checkpoint = match &start[..] {
             [b'P', b'K', 3, 4, ..] => archive::open(path, file, key)?,
-            [0x80, 0..=5, ..] => torch::open_legacy(path, file, key)?,
+            // (Before pickles: a header's length may begin with the same bytes.)
             [_, _, _, _, _, _, _, _, b'{', ..] => {
                 if key.is_some() {
                     return Err(malformed(path, "a safetensors file has no dictionaries for a key to lead into"));
                 }
                 safetensors::open(path, file)?
             }
+            [0x80, 0..=5, ..] => torch::open_legacy(path, file, key)?,
             [] => return Err(malformed(path, "the file is empty")),
             [b'v', b'e', b'r', b's', b'i', b'o', b'n', ..] => {
                 return Err(malformed(path, "a git-lfs pointer, not the file itself: run git lfs pull"));
             }
             _ => return Err(malformed(path, "neither safetensors nor a PyTorch file nor npz")),
         };
-        if checkpoint.tensors.is_empty() {
-            let looked = key.map_or_else(String::new, |key| format!(" under {key}"));
-            return Err(malformed(path, format!("there is no tensor in it{looked}")));
-        }
         checkpoint.path = path.into();
         Ok(checkpoint)
+    }
+
+    /// Whether afterfit made this, as an average of others.
+    #[must_use]
+    pub fn is_average(&self) -> bool {
+        let record =
+            self.metadata.get("afterfit").and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        record.is_some_and(|record| record.get("kind").and_then(serde_json::Value::as_str) == Some("average"))
     }
 
     /// Bytes of all tensors.
@@ -301,7 +319,8 @@ pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
 pub(crate) fn contiguous(shape: &[usize]) -> Vec<u64> {
     let mut strides = vec![1; shape.len()];
     for at in (1..shape.len()).rev() {
-        strides[at - 1] = strides[at] * shape[at] as u64;
+        // (Saturation happens only beside a length of 0, where no stride is ever used.)
+        strides[at - 1] = u64::saturating_mul(strides[at], shape[at] as u64);
     }
     strides
 }

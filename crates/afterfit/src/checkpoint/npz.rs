@@ -55,7 +55,7 @@ pub(super) fn open<R: Read + Seek>(archive: &mut Archive<'_, R>, names: &[String
         let strides = (header.order() == Order::Fortran && shape.len() > 1).then(|| {
             let steps = shape.iter().scan(1, |stride, &length| {
                 let this = *stride;
-                *stride *= length.max(1) as u64;
+                *stride = u64::saturating_mul(*stride, length.max(1) as u64);
                 Some(this)
             });
             steps.collect()
@@ -71,6 +71,7 @@ pub(super) fn open<R: Read + Seek>(archive: &mut Archive<'_, R>, names: &[String
         notes: Vec::new(),
         files: Vec::new(),
         shards: None,
+        index: None,
     })
 }
 

@@ -15,7 +15,7 @@ pub fn is_averaged(dtype: Dtype) -> bool {
 /// Bytes of one element; `None` for types that pack several into a byte.
 #[must_use]
 pub fn size(dtype: Dtype) -> Option<u64> {
-    (dtype.bitsize() % 8 == 0).then_some(dtype.bitsize() as u64 / 8)
+    dtype.bitsize().is_multiple_of(8).then_some(dtype.bitsize() as u64 / 8)
 }
 
 /// The type of this name, as users and file formats write it.
@@ -190,7 +190,7 @@ impl Eight {
             let half_step = 0.5 * (number(self.largest) - number(self.largest - 1));
             let limit = number(self.largest) + half_step;
             // E4M3's largest has an even code, so a tie falls back to it; E5M2's is odd, so a tie overflows.
-            if size < limit || (size == limit && self.largest % 2 == 0) {
+            if size < limit || (size == limit && self.largest.is_multiple_of(2)) {
                 self.largest
             } else {
                 return self.beyond | sign;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use safetensors::Dtype;
 use tempfile::{NamedTempFile, TempDir};
@@ -62,6 +63,8 @@ pub struct Layout {
     pub dtype: Option<Dtype>,
     /// Cut into shards of at most this many bytes; as the first input when `None`.
     pub shard_bytes: Option<u64>,
+    /// One file, even where the first input was a folder of shards.
+    pub single: bool,
     /// Buffers of all threads together, in bytes; a sixteenth of the model (1 to 64 MB) when `None`.
     pub memory: Option<u64>,
 }
@@ -75,6 +78,12 @@ pub struct Average {
     pub weights: Vec<f64>,
     /// What to record in the file's metadata.
     pub record: String,
+}
+
+impl Average {
+    pub(super) fn row(&self) -> Row {
+        Row { weights: self.weights.clone(), absolute: true, path: self.path.clone() }
+    }
 }
 
 /// What writing took.
@@ -111,7 +120,9 @@ impl Series {
     /// Whether outputs are folders: the first input was one, or shards are asked for.
     #[must_use]
     pub fn writes_folders(&self, layout: &Layout) -> bool {
-        layout.format == Format::Safetensors && (self.shards.is_some() || layout.shard_bytes.is_some())
+        layout.format == Format::Safetensors
+            && !layout.single
+            && (self.shards.is_some() || layout.shard_bytes.is_some())
     }
 
     /// The type a tensor is written in.
@@ -120,58 +131,63 @@ impl Series {
         layout.dtype.filter(|_| number::is_averaged(dtype)).unwrap_or(dtype)
     }
 
-    fn shards_of(&self, layout: &Layout) -> Result<Vec<Shard>> {
+    fn shards_of(&self, layout: &Layout) -> Vec<Shard> {
         let bytes = |at: usize| self.tensors[at].len() * number::size(self.output_dtype(at, layout)).unwrap_or(1);
         let all = 0..self.tensors.len();
-        let mut shards: Vec<Shard> = match (layout.shard_bytes, &self.shards) {
-            (Some(limit), _) => {
-                let mut groups: Vec<(Vec<usize>, u64)> = Vec::new();
-                for at in all {
-                    match groups.last_mut() {
-                        Some((group, size)) if *size + bytes(at) <= limit => {
-                            group.push(at);
-                            *size += bytes(at);
+        let folders = self.writes_folders(layout);
+        let mut shards: Vec<Shard> =
+            match (layout.shard_bytes.filter(|_| folders), self.shards.as_ref().filter(|_| folders)) {
+                (Some(limit), _) => {
+                    let mut groups: Vec<(Vec<usize>, u64)> = Vec::new();
+                    for at in all {
+                        match groups.last_mut() {
+                            Some((group, size)) if *size + bytes(at) <= limit => {
+                                group.push(at);
+                                *size += bytes(at);
+                            }
+                            _ => groups.push((vec![at], bytes(at))),
                         }
-                        _ => groups.push((vec![at], bytes(at))),
                     }
+                    let count = groups.len();
+                    let name = |i: usize| match count {
+                        1 => "model.safetensors".to_owned(),
+                        _ => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
+                    };
+                    groups.into_iter().enumerate().map(|(i, (tensors, _))| Shard { name: name(i), tensors }).collect()
                 }
-                let count = groups.len();
-                let name = |i: usize| match count {
-                    1 => "model.safetensors".to_owned(),
-                    _ => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
-                };
-                groups.into_iter().enumerate().map(|(i, (tensors, _))| Shard { name: name(i), tensors }).collect()
-            }
-            (None, Some(names)) => {
-                let shard = |(i, name): (usize, &String)| {
-                    let tensors = all.clone().filter(|&at| self.shard_of(at) == i).collect();
-                    let stem = name.strip_suffix(".bin").or_else(|| name.strip_suffix(".safetensors")).unwrap_or(name);
-                    let stem = stem.strip_prefix("pytorch_").unwrap_or(stem);
-                    Shard { name: format!("{stem}.safetensors"), tensors }
-                };
-                names.iter().enumerate().map(shard).collect()
-            }
-            (None, None) => vec![Shard { name: String::new(), tensors: all.collect() }],
-        };
+                (None, Some(names)) => {
+                    let of = self.shards_of_tensors();
+                    let shard = |(i, name): (usize, &String)| {
+                        let tensors = all.clone().filter(|&at| of[at] == i).collect();
+                        let stem =
+                            name.strip_suffix(".bin").or_else(|| name.strip_suffix(".safetensors")).unwrap_or(name);
+                        let stem = stem.strip_prefix("pytorch_").unwrap_or(stem);
+                        Shard { name: format!("{stem}.safetensors"), tensors }
+                    };
+                    names.iter().enumerate().map(shard).collect()
+                }
+                (None, None) => vec![Shard { name: String::new(), tensors: all.collect() }],
+            };
         for shard in &mut shards {
             // Wide types first, as safetensors' own writer has them: every tensor is then aligned.
             let width = |at: &usize| std::cmp::Reverse(number::size(self.output_dtype(*at, layout)));
             shard.tensors.sort_by_key(width);
         }
-        Ok(shards)
+        shards
     }
 
-    fn shard_of(&self, at: usize) -> usize {
-        // A shard may take two places among the files when it had to be unpacked.
+    /// Which shard each tensor of the first checkpoint was in.
+    fn shards_of_tensors(&self) -> Vec<usize> {
+        // A shard takes two places among the files when it had to be unpacked.
+        let mut shard = 0;
         let files = &self.files[0];
-        let path = files[self.places[0][at].file as usize].path();
-        let mut seen: Vec<&Path> = Vec::new();
-        for file in files {
-            if !seen.contains(&file.path()) {
-                seen.push(file.path());
-            }
-        }
-        seen.iter().position(|known| *known == path).unwrap_or(0)
+        let of_file: Vec<usize> = (0..files.len())
+            .map(|i| {
+                shard += usize::from(i > 0 && files[i].path() != files[i - 1].path());
+                shard
+            })
+            .collect();
+        self.places[0].iter().map(|place| of_file[place.file as usize]).collect()
     }
 
     /// Bytes of buffers when none are set: a small share of a model, within reason.
@@ -183,8 +199,7 @@ impl Series {
     /// complete.
     pub fn write(&self, averages: &[Average], layout: &Layout, progress: &(dyn Fn(u64) + Sync)) -> Result<Report> {
         let start = std::time::Instant::now();
-        let rows: Vec<Row> =
-            averages.iter().map(|average| Row { weights: average.weights.clone(), absolute: true }).collect();
+        let rows: Vec<Row> = averages.iter().map(Average::row).collect();
         let mut report = self.write_rows(averages, &rows, true, layout, progress)?;
         report.finish_seconds = start.elapsed().as_secs_f64() - report.pass_seconds;
         Ok(report)
@@ -208,7 +223,11 @@ impl Series {
                 )));
             }
         }
-        let shards = self.shards_of(layout)?;
+        let shards = self.shards_of(layout);
+        raise_file_limit();
+        if let Some(folder) = averages.first().and_then(|average| average.path.parent()) {
+            sweep(folder);
+        }
         let start = std::time::Instant::now();
         let drafts: Result<Vec<Draft>> = averages.iter().map(|average| self.draft(average, &shards, layout)).collect();
         let drafts = drafts?;
@@ -239,7 +258,7 @@ impl Series {
                 }),
                 Treatment::Average | Treatment::Tied(_) => {}
                 Treatment::CopyType | Treatment::CopyStatistics | Treatment::CopyAsked => {
-                    self.copy(at, self.output_dtype(at, layout), &targets(at).concat())?;
+                    self.copy(at, self.output_dtype(at, layout), &targets(at).concat(), &averages[0].path)?;
                 }
             }
         }
@@ -269,7 +288,7 @@ impl Series {
         let mut draft =
             Draft { average, folder: None, files: Vec::new(), single: None, places: vec![(0, 0); self.tensors.len()] };
         if self.writes_folders(layout) {
-            draft.folder = Some(tempfile::Builder::new().prefix(".afterfit-").tempdir_in(parent).map_err(io)?);
+            draft.folder = Some(temporary().tempdir_in(parent).map_err(io)?);
         }
         let mut metadata: BTreeMap<String, String> = self.metadata.clone();
         metadata.retain(|name, _| name != "afterfit" && !TRAINING_KEYS.contains(&name.as_str()));
@@ -293,7 +312,7 @@ impl Series {
                     options.read(true).write(true).create_new(true).open(folder.path().join(&shard.name)).map_err(io)?
                 }
                 None => {
-                    let temporary = tempfile::Builder::new().prefix(".afterfit-").tempfile_in(parent).map_err(io)?;
+                    let temporary = temporary().tempfile_in(parent).map_err(io)?;
                     let file = temporary.as_file().try_clone().map_err(io)?;
                     draft.single = Some(temporary);
                     file
@@ -306,7 +325,7 @@ impl Series {
     }
 
     /// Copies a tensor of the last checkpoint.
-    pub(super) fn copy(&self, at: usize, dtype: Dtype, targets: &[(&File, u64)]) -> Result<()> {
+    pub(super) fn copy(&self, at: usize, dtype: Dtype, targets: &[(&File, u64)], output: &Path) -> Result<()> {
         let tensor = &self.tensors[at];
         let last = self.places.len() - 1;
         let place = &self.places[last][at];
@@ -316,10 +335,20 @@ impl Series {
         while start < tensor.len() {
             let count = (tensor.len() - start).min(super::stream::CHUNK as u64) as usize;
             let bytes = reader.chunk(file, place, tensor, start, count, dtype)?;
+            if self.treatments[at] == Treatment::CopyStatistics
+                && let Some(position) = number::first_overflow(dtype, bytes)
+            {
+                return Err(CheckpointError::NotFinite {
+                    path: file.path().into(),
+                    name: tensor.name.clone(),
+                    value: f64::NAN,
+                    position: start + position as u64,
+                });
+            }
             let width = bytes.len() as u64 / count as u64;
             for (target, offset) in targets {
                 write_at(target, bytes, offset + start * width)
-                    .map_err(|source| CheckpointError::Io { path: "the output".into(), source })?;
+                    .map_err(|source| CheckpointError::Io { path: output.into(), source })?;
             }
             start += count as u64;
         }
@@ -346,11 +375,12 @@ impl Series {
             Format::Safetensors => return Ok(Finished::File(single, path)),
             Format::Npz | Format::Torch => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                tempfile::Builder::new().prefix(".afterfit-").tempfile_in(parent).map_err(io)?
+                temporary().tempfile_in(parent).map_err(io)?
             }
         };
-        let writer = ZipWriter::new(BufWriter::with_capacity(1 << 16, packed.as_file().try_clone().map_err(io)?));
+        let mut writer = ZipWriter::new(BufWriter::with_capacity(1 << 16, packed.as_file().try_clone().map_err(io)?));
         let source = Unpacked { series: self, layout, file: &draft.files[0], places: &draft.places };
+        writer.set_comment(archive_record(&draft.average.record)).map_err(|error| io(error.into()))?;
         let written = match layout.format {
             Format::Npz => source.write_npz(writer),
             _ => source.write_torch(writer),
@@ -374,13 +404,70 @@ impl Series {
         let index = serde_json::json!({ "metadata": { "total_size": total }, "weight_map": map });
         let mut text = serde_json::to_string_pretty(&index)?;
         text.push('\n');
-        std::fs::write(folder.join("model.safetensors.index.json"), text)
+        let kept = self
+            .index
+            .as_deref()
+            .filter(|name| layout.shard_bytes.is_none() && name.ends_with(".safetensors.index.json"));
+        std::fs::write(folder.join(kept.unwrap_or("model.safetensors.index.json")), text)
+    }
+}
+
+/// Temporary names say which process writes under them.
+fn prefix() -> &'static str {
+    static PREFIX: OnceLock<String> = OnceLock::new();
+    PREFIX.get_or_init(|| format!(".afterfit-{}-", std::process::id()))
+}
+
+pub(super) fn temporary() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix());
+    builder
+}
+
+/// Removes what a killed run left in a folder: temporary names of processes that are gone, untouched for ten minutes.
+pub(super) fn sweep(folder: &Path) {
+    let stale = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        let process: u32 = name.strip_prefix(".afterfit-")?.split('-').next()?.parse().ok()?;
+        let age = entry.metadata().ok()?.modified().ok()?.elapsed().ok()?;
+        // (Where processes cannot be looked up, nothing is removed.)
+        let gone = Path::new("/proc/self").exists() && !Path::new("/proc").join(process.to_string()).exists();
+        Some(gone && age > std::time::Duration::from_secs(600))
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if stale(&entry) == Some(true) {
+            let path = entry.path();
+            let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+        }
+    }
+}
+
+/// Hundreds of checkpoints, strengths and shards are open at a time: as many as the system lets us.
+fn raise_file_limit() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        // (Refused, the old limit stays, and opening one file too many is an error that says so.)
+        let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
 }
 
 /// Metadata about one checkpoint's training: not true of an average.
 const TRAINING_KEYS: [&str; 8] =
     ["rate", "lr", "learning_rate", "step", "global_step", "epoch", "momentum", "nesterov"];
+
+/// The record as an archive's comment, which has room for 65 535 bytes: without the weights and inputs when they are many.
+fn archive_record(record: &str) -> String {
+    if record.len() <= 60_000 {
+        return record.to_owned();
+    }
+    let mut value: serde_json::Value = serde_json::from_str(record).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|_, value| value.to_string().len() < 5_000);
+    }
+    value.to_string()
+}
 
 /// Complete, under a temporary name.
 enum Finished {
@@ -407,16 +494,25 @@ impl Finished {
                 }
                 make_readable(folder.path()).map_err(io)?;
                 // An old folder steps aside first: at no time is there half of one under the name.
+                // (Callers make sure that it is one of ours.)
                 let old = if path.symlink_metadata().is_ok() {
                     let parent =
                         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                    let aside = tempfile::Builder::new().prefix(".afterfit-old-").tempdir_in(parent).map_err(io)?;
+                    let aside = temporary().tempdir_in(parent).map_err(io)?;
                     std::fs::rename(&path, aside.path().join("old")).map_err(io)?;
                     Some(aside)
                 } else {
                     None
                 };
-                std::fs::rename(folder.keep(), &path).map_err(io)?;
+                if let Err(error) = std::fs::rename(folder.path(), &path) {
+                    // Nothing is lost: what was there goes back to its place.
+                    if let Some(aside) = &old {
+                        let _ = std::fs::rename(aside.path().join("old"), &path);
+                    }
+                    return Err(io(error));
+                }
+                // (The folder has left its temporary name, so there is nothing to remove.)
+                let _ = folder.keep();
                 drop(old);
                 Ok(bytes)
             }

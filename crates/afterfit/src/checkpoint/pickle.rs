@@ -30,6 +30,9 @@ const MOST_VALUES: usize = 4_000_000;
 /// Bytes a pickle may have. Tensors' numbers lie outside of it.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// Characters of a function's name with its module.
+const MOST_NAME: usize = 1000;
+
 /// Position of a value in its pickle.
 pub(crate) type Id = u32;
 
@@ -181,7 +184,8 @@ fn is_dangerous(module: &str, name: &str) -> bool {
 /// Reads one pickle from the front of `reader`, and says how many bytes it took.
 pub(crate) fn read(reader: impl Read) -> Result<(Pickle, u64), PickleError> {
     let input = Input { reader, position: 0 };
-    let mut machine = Machine { input, values: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() };
+    let mut machine =
+        Machine { input, values: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new(), copied: 0 };
     let root = machine.run()?;
     Ok((Pickle { values: machine.values, root }, machine.input.position))
 }
@@ -237,6 +241,8 @@ struct Machine<R> {
     /// Where on the stack each open mark stands.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
+    /// Entries copied from lists into dictionaries.
+    copied: usize,
 }
 
 impl<R: Read> Machine<R> {
@@ -372,11 +378,11 @@ impl<R: Read> Machine<R> {
                 0x93 => {
                     let (name, module) = (self.pop()?, self.pop()?);
                     match (&self.values[module as usize], &self.values[name as usize]) {
-                        (Value::Text(module), Value::Text(name)) => {
+                        (Value::Text(module), Value::Text(name)) if module.len() + name.len() <= MOST_NAME => {
                             let (module, name) = (module.clone(), name.clone());
                             self.global(&module, &name)?;
                         }
-                        _ => return Err(self.input.malformed("a name that is not text")),
+                        _ => return Err(self.input.malformed("a name that is not text, or far too long")),
                     }
                 }
                 b'R' | 0x81 => {
@@ -555,6 +561,10 @@ impl<R: Read> Machine<R> {
     }
 
     fn global(&mut self, module: &str, name: &str) -> Result<(), PickleError> {
+        // Names recalled from the memo cost a byte: without a bound, copies of a long one would fill memory.
+        if module.len() + name.len() > MOST_NAME {
+            return Err(self.input.malformed("a name of a function that is far too long"));
+        }
         let full = format!("{module}.{name}");
         if is_dangerous(module, name) {
             return Err(PickleError::Dangerous { name: full });
@@ -577,8 +587,13 @@ impl<R: Read> Machine<R> {
             &[key, value] => Some((key, value)),
             _ => None,
         };
-        let entries = items(arguments).last().map(|&list| items(list).iter().filter_map(pair).collect());
-        self.push(Value::Dict(entries.unwrap_or_default()))
+        let list = items(arguments).last().map_or(&[][..], |&list| items(list));
+        if list.len() > MOST_VALUES - self.copied.min(MOST_VALUES) {
+            return Err(PickleError::TooManyValues);
+        }
+        let (count, entries) = (list.len(), list.iter().filter_map(pair).collect());
+        self.copied += count;
+        self.push(Value::Dict(entries))
     }
 
     fn memoize(&mut self, key: u32) -> Result<(), PickleError> {

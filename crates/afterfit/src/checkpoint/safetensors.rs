@@ -86,6 +86,13 @@ pub(crate) fn read_header(path: &Path, reader: &mut impl Read, length: u64) -> R
     if expected != length {
         return Err(malformed(path, format!("{length} bytes long, but its header describes {expected}")));
     }
+    if let Some((name, info)) = tensors.iter().find(|(_, info)| number::size(info.dtype).is_none()) {
+        let dtype = info.dtype;
+        return Err(malformed(
+            path,
+            format!("tensor {name}: type {dtype:?} packs several numbers into a byte: not supported"),
+        ));
+    }
     let metadata = raw.metadata.unwrap_or_default().into_iter().collect();
     Ok(Header { metadata, tensors, data_start: 8 + size, data_bytes })
 }
@@ -106,6 +113,7 @@ pub(super) fn open(path: &Path, mut file: File) -> Result<Checkpoint> {
         notes: Vec::new(),
         files: vec![DataFile::new(path, file)],
         shards: None,
+        index: None,
     })
 }
 

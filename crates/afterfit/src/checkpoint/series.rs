@@ -42,6 +42,8 @@ pub struct Series {
     pub notes: Vec<String>,
     /// Weight files of the first one, when it is a folder.
     pub shards: Option<Vec<String>>,
+    /// Name of its index, when it has one.
+    pub(super) index: Option<String>,
     /// The type each tensor is written in unless another is asked for.
     pub(super) native: Vec<Dtype>,
     /// By checkpoint, then by tensor.
@@ -62,9 +64,20 @@ impl Series {
         let patterns = patterns?;
         let (first, rest) =
             paths.split_first().ok_or_else(|| CheckpointError::Setting("no checkpoint was given".into()))?;
-        let mut series = Self::of(Checkpoint::open(first, key)?);
+        let open = |path: &PathBuf| {
+            let checkpoint = Checkpoint::open(path, key)?;
+            // Averages of averages are nobody's intent; a folder may hold both kinds.
+            if checkpoint.is_average() && !rest.is_empty() {
+                return Err(CheckpointError::Setting(format!(
+                    "{} is itself an average that afterfit made",
+                    path.display()
+                )));
+            }
+            Ok(checkpoint)
+        };
+        let mut series = Self::of(open(first)?);
         for path in rest {
-            series.add(Checkpoint::open(path, key)?)?;
+            series.add(open(path)?)?;
         }
         series.treatments = series.treat(&patterns)?;
         Ok(series)
@@ -81,11 +94,12 @@ impl Series {
             metadata: first.metadata,
             notes: first.notes,
             shards: first.shards,
+            index: first.index,
             tensors: first.tensors,
         }
     }
 
-    fn add(&mut self, mut next: Checkpoint) -> Result<()> {
+    fn add(&mut self, next: Checkpoint) -> Result<()> {
         let mismatch = |reason: String| CheckpointError::Mismatch {
             path: next.path.clone(),
             first: self.paths[0].clone(),
@@ -125,9 +139,12 @@ impl Series {
         self.places.push(places);
         self.paths.push(next.path);
         self.trainings.push(next.training);
-        // A note that every checkpoint would repeat is given once, by the first.
-        if self.notes.len() < 20 && self.paths.len() <= 2 && self.notes.is_empty() {
-            self.notes.append(&mut next.notes);
+        // What every checkpoint would say again is said once, by the first.
+        let about = |note: &str| note.split_once(": ").map_or(note.to_owned(), |(_, about)| about.to_owned());
+        for note in next.notes {
+            if self.notes.len() < 20 && !self.notes.iter().any(|known| about(known) == about(&note)) {
+                self.notes.push(note);
+            }
         }
         self.files.push(next.files);
         let open: usize = self.files.iter().map(Vec::len).sum();

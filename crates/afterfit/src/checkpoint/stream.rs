@@ -7,6 +7,7 @@
 //! or the number of strengths.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -32,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) weights: Vec<f64>,
     /// Whether the centre is added: an average. Otherwise the row is the centred sum itself (a dial's node).
     pub(crate) absolute: bool,
+    /// The file it ends in, for messages.
+    pub(crate) path: PathBuf,
 }
 
 /// A tensor to be summed, and where its sums go.
@@ -230,7 +233,7 @@ impl Worker {
             let size = self.out.len() as u64 / count as u64;
             for (file, offset) in &sum.targets[n] {
                 write_at(file, &self.out, offset + start * size)
-                    .map_err(|source| CheckpointError::Io { path: "the output".into(), source })?;
+                    .map_err(|source| CheckpointError::Io { path: row.path.clone(), source })?;
             }
         }
         (pass.progress)(pass.files.len() as u64 * count as u64 * number::size(sum.tensor.dtype).unwrap_or(1));
@@ -455,7 +458,16 @@ impl Copier {
             }
         }
         number::narrow(dtype, &self.wide, &mut self.out);
-        Ok(&self.out)
+        let overflow = number::first_overflow(dtype, &self.out).filter(|&at| self.wide[at].is_finite());
+        match overflow {
+            None => Ok(&self.out),
+            Some(at) => Err(CheckpointError::Overflow {
+                name: tensor.name.clone(),
+                value: self.wide[at],
+                position: start + at as u64,
+                dtype: number::name(dtype),
+            }),
+        }
     }
 }
 

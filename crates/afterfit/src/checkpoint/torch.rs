@@ -28,8 +28,19 @@ const WRAPPERS: [&str; 11] = [
     "state_dict_ema",
     "model_ema",
 ];
-/// Parts of a dictionary that are about training, not about the model.
-const TRAINING_STATE: [&str; 8] = ["optim", "sched", "scaler", "rng", "loops", "callbacks", "hyper_param", "amp"];
+/// Wrappers that hold the whole model, whatever stands beside them. Under the other names a part of it may be.
+const WHOLE: [&str; 3] = ["current_model_state", "state_dict", "model_state_dict"];
+
+/// Whether an entry is about training, not about the model. (A tensor of that name belongs to the model all the same.)
+fn is_training_state(key: &str) -> bool {
+    let key = key.to_lowercase();
+    let starts = ["optim", "last_optim", "sched", "lr_sched", "rng", "random_", "callbacks", "loops", "hyper_param"];
+    ["amp", "scaler", "grad_scaler", "ema", "state_dict_ema", "model_ema", "swa"].contains(&key.as_str())
+        || starts.iter().any(|start| key.starts_with(start))
+}
+
+/// Bytes that the names of one file's tensors may take in all.
+const MOST_NAMES: usize = 64 << 20;
 /// Bounds on what a file may make us walk through.
 const MOST_DEPTH: usize = 32;
 const MOST_VISITS: usize = 1_000_000;
@@ -199,6 +210,21 @@ fn find_model(pickle: &Pickle, key: Option<&str>) -> Result<Model, Refusal> {
             }) else {
                 break;
             };
+            let beside: Vec<&str> = pickle
+                .entries(at)
+                .unwrap_or_default()
+                .iter()
+                .filter(|&&(_, value)| value != inner && holds_tensors(pickle, value, 0, &mut visits))
+                .filter_map(|&(key, _)| pickle.text(key))
+                .filter(|key| !is_training_state(key) && !WRAPPERS.contains(key))
+                .collect();
+            if !beside.is_empty() && !WHOLE.contains(name) {
+                // A part of the model that happens to bear a wrapper's name: all parts are taken together.
+                break;
+            }
+            if let Some(first) = beside.first() {
+                notes.push(format!("tensors beside {name} are left out ({first}): --key chooses"));
+            }
             if *name == "current_model_state" {
                 notes.push("the weights under current_model_state (not yet averaged) are used".to_owned());
             } else if name.ends_with("_ema") {
@@ -209,11 +235,15 @@ fn find_model(pickle: &Pickle, key: Option<&str>) -> Result<Model, Refusal> {
         }
     }
     let mut found = Model { tensors: Vec::new(), notes };
-    let (mut left_out, mut visits) = (Vec::new(), 0);
-    list(pickle, at, String::new(), wrapped, 0, &mut visits, &mut left_out, &mut found.tensors)?;
-    if !left_out.is_empty() {
-        let shown = left_out[..left_out.len().min(3)].join(", ");
-        found.notes.push(format!("{} entries that are no tensors are left out ({shown})", left_out.len()));
+    let mut walk =
+        Walk { pickle, wrapped, visits: 0, name_bytes: 0, left_out: 0, shown: Vec::new(), found: &mut found.tensors };
+    walk.list(at, "", 0)?;
+    if walk.left_out > 0 {
+        let (count, shown) = (walk.left_out, walk.shown.join(", "));
+        found.notes.push(format!("{count} entries that are no tensors are left out ({shown})"));
+    }
+    if tensor(pickle, at, "it").is_some() {
+        return Err("it holds a bare tensor: save a dictionary of names and tensors".into());
     }
     if found.tensors.is_empty() && matches!(pickle.get(at), Value::Call { .. }) {
         return Err("it holds a whole pickled module: save its state_dict() instead".into());
@@ -234,49 +264,56 @@ fn holds_tensors(pickle: &Pickle, id: Id, depth: usize, visits: &mut usize) -> b
     })
 }
 
-#[allow(clippy::too_many_arguments)]
-fn list(
-    pickle: &Pickle,
-    id: Id,
-    prefix: String,
+/// A walk through the dictionaries of a model.
+struct Walk<'a> {
+    pickle: &'a Pickle,
+    /// Whether the way led through a wrapper: what is no tensor here is then worth a word.
     wrapped: bool,
-    depth: usize,
-    visits: &mut usize,
-    left_out: &mut Vec<String>,
-    found: &mut Vec<Described>,
-) -> Result<(), Refusal> {
-    if depth > MOST_DEPTH {
-        return Err(format!("dictionaries nested more than {MOST_DEPTH} deep at {}", short(&prefix)));
-    }
-    for &(key, value) in pickle.entries(id).unwrap_or_default() {
-        *visits += 1;
-        if *visits > MOST_VISITS {
-            return Err(format!("more than {MOST_VISITS} entries to look through"));
+    visits: usize,
+    name_bytes: usize,
+    left_out: usize,
+    shown: Vec<String>,
+    found: &'a mut Vec<Described>,
+}
+
+impl Walk<'_> {
+    fn list(&mut self, id: Id, prefix: &str, depth: usize) -> Result<(), Refusal> {
+        if depth > MOST_DEPTH {
+            return Err(format!("dictionaries nested more than {MOST_DEPTH} deep at {}", short(prefix)));
         }
-        let key = match pickle.get(key) {
-            Value::Text(text) => text.clone(),
-            Value::Int(number) => number.to_string(),
-            _ => continue,
-        };
-        if !wrapped && depth == 0 && TRAINING_STATE.iter().any(|part| key.to_lowercase().contains(part)) {
-            continue;
-        }
-        let name = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
-        if name.len() > 10_000 {
-            return Err(format!("a name of {} characters", name.len()));
-        }
-        match tensor(pickle, value, &name) {
-            Some(Ok(tensor)) => found.push(tensor),
-            Some(Err(reason)) => return Err(format!("tensor {}: {reason}", short(&name))),
-            None if pickle.entries(value).is_some() => {
-                list(pickle, value, name, wrapped, depth + 1, visits, left_out, found)?;
+        let pickle = self.pickle;
+        for &(key, value) in pickle.entries(id).unwrap_or_default() {
+            self.visits += 1;
+            if self.visits > MOST_VISITS {
+                return Err(format!("more than {MOST_VISITS} entries to look through"));
             }
-            // (Numbers beside the model, such as the epoch, are expected; inside it they are worth a word.)
-            None if wrapped => left_out.push(name),
-            None => {}
+            let key = match pickle.get(key) {
+                Value::Text(text) => text.clone(),
+                Value::Int(number) => number.to_string(),
+                _ => continue,
+            };
+            let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            self.name_bytes += name.len();
+            if self.name_bytes > MOST_NAMES {
+                return Err(format!("names of more than {MOST_NAMES} bytes in all"));
+            }
+            match tensor(pickle, value, &name) {
+                Some(Ok(tensor)) => self.found.push(tensor),
+                Some(Err(reason)) => return Err(format!("tensor {}: {reason}", short(&name))),
+                None if !self.wrapped && depth == 0 && is_training_state(&key) => {}
+                None if pickle.entries(value).is_some() => self.list(value, &name, depth + 1)?,
+                // (Numbers beside the model, such as the epoch, are expected; inside it they are worth a word.)
+                None if self.wrapped => {
+                    self.left_out += 1;
+                    if self.shown.len() < 3 {
+                        self.shown.push(short(&name));
+                    }
+                }
+                None => {}
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn short(name: &str) -> String {
@@ -309,7 +346,9 @@ fn find_training(pickle: &Pickle, scalar: &mut dyn FnMut(Described) -> Option<f6
         let mut setting = |name: &str| pickle.lookup(group, name).and_then(&mut number);
         training.momentum = training.momentum.or(setting("momentum"));
         training.weight_decay = training.weight_decay.or(setting("weight_decay"));
-        training.adaptive |= pickle.lookup(group, "betas").is_some() || pickle.lookup(group, "alpha").is_some();
+        training.adaptive |= ["betas", "eps", "rho", "etas", "history_size", "ns_steps"]
+            .iter()
+            .any(|name| pickle.lookup(group, name).is_some());
         training.dampening = training.dampening.or(setting("dampening"));
         if let Some(Value::Bool(nesterov)) = pickle.lookup(group, "nesterov").map(|id| pickle.get(id)) {
             training.nesterov = *nesterov;
@@ -337,6 +376,10 @@ fn numpy_scalar(pickle: &Pickle, id: Id) -> Option<f64> {
     }
 }
 
+/// An expanded tensor may be this many times its storage, and this much in any case.
+const MOST_EXPANSION: u64 = 1000;
+const FREE_EXPANSION: u64 = 1 << 20;
+
 /// Checks a described tensor against its storage.
 fn place(path: &Path, tensor: Described, storage: Placed) -> Result<Tensor> {
     let Described { name, dtype, shape, strides, offset, .. } = tensor;
@@ -358,8 +401,9 @@ fn place(path: &Path, tensor: Described, storage: Placed) -> Result<Tensor> {
         return Err(refuse(&name, format!("{about} reaches beyond its storage of {} bytes", storage.bytes)));
     }
     // Stride 0 makes any number of elements out of one: no real tensor is that much larger than its storage.
-    if elements(&shape).and_then(|count| count.checked_mul(size)).is_none_or(|bytes| bytes > 1 << 40) {
-        return Err(refuse(&name, format!("shape {shape:?} is more than a tensor can have")));
+    let limit = storage.bytes.saturating_mul(MOST_EXPANSION).saturating_add(FREE_EXPANSION);
+    if elements(&shape).and_then(|count| count.checked_mul(size)).is_none_or(|bytes| bytes > limit) {
+        return Err(refuse(&name, format!("shape {shape:?} makes more of its storage than the {limit} bytes allowed")));
     }
     let shape: Vec<usize> = shape.iter().map(|&length| length as usize).collect();
     // The stride of a dimension of length 1 is never used.
@@ -368,12 +412,9 @@ fn place(path: &Path, tensor: Described, storage: Placed) -> Result<Tensor> {
         || shape.iter().zip(strides.iter().zip(&plain)).all(|(&length, (a, b))| length == 1 || a == b);
     let strides = (!row_major).then(|| strides.into_boxed_slice());
     // (In range: the end is.)
-    Ok(Tensor {
-        name,
-        dtype,
-        shape,
-        place: Place { file: storage.file, offset: storage.offset + offset * size, strides },
-    })
+    // (nothing is read where there are no elements)
+    let offset = if shape.contains(&0) { storage.offset } else { storage.offset + offset * size };
+    Ok(Tensor { name, dtype, shape, place: Place { file: storage.file, offset, strides } })
 }
 
 fn checkpoint(path: &Path, tensors: Vec<Tensor>, training: Training, notes: Vec<String>) -> Result<Checkpoint> {
@@ -391,6 +432,7 @@ fn checkpoint(path: &Path, tensors: Vec<Tensor>, training: Training, notes: Vec<
         notes,
         files: Vec::new(),
         shards: None,
+        index: None,
     })
 }
 

@@ -121,11 +121,10 @@ impl RateSource {
                 // The last one's rate is never used.
                 let used = &numbers[..numbers.len().saturating_sub(1).max(1)];
                 let pairs = used.iter().zip(trainings).map(|(&number, training)| match training.rate {
-                    Some(rate) => {
-                        require_rate(rate)
-                            .map_err(|error| CheckpointError::Setting(format!("checkpoint {number} says {error}")))?;
-                        Ok((number, rate))
-                    }
+                    Some(rate) if (0.0..=1e50).contains(&rate) => Ok((number, rate)),
+                    Some(rate) => Err(CheckpointError::Setting(format!(
+                        "checkpoint {number} says that its rate is {rate}: it must be at least 0 and at most 1e50"
+                    ))),
                     None => Err(CheckpointError::Setting(format!(
                         "the rates are not known: checkpoint {number} does not say what its rate was"
                     ))),
@@ -164,7 +163,9 @@ fn read_table(path: &Path) -> Result<Vec<(u64, f64)>> {
         let number: u64 =
             number.parse().map_err(|_| refuse(format!("line {row}: `{number}` is not a step or epoch number")))?;
         let rate: f64 = rate.parse().map_err(|_| refuse(format!("line {row}: `{rate}` is not a rate")))?;
-        require_rate(rate).map_err(|error| refuse(format!("line {row}: {error}")))?;
+        if !(0.0..=1e50).contains(&rate) {
+            return Err(refuse(format!("line {row}: a rate of {rate}: it must be at least 0 and at most 1e50")));
+        }
         if breaks.last().is_some_and(|&(before, _)| number <= before) {
             return Err(refuse(format!("line {row}: the numbers must rise, and {number} does not")));
         }

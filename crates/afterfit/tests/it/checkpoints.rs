@@ -33,7 +33,8 @@ pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
     [0, 10, 20, 30].iter().map(|&step| fixtures().join(folder).join(name(step))).collect()
 }
 
-const PLAIN: Layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, memory: None };
+const PLAIN: Layout =
+    Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: false, memory: None };
 
 pub(crate) fn write(series: &Series, weights: &[f64], path: &Path, layout: &Layout) -> afterfit::Result<()> {
     let average = Average { path: path.into(), weights: weights.to_vec(), record: "{\"kind\":\"test\"}".into() };
@@ -356,6 +357,9 @@ fn kept_weights_are_strided_weights() {
                             assert!((a - b).abs() < 1e-13, "{recurrence:?} {kept:?} {l2} {rule:?} {answer:?}: {a} {b}");
                         }
                         assert!((found.remaining - scheme.remaining(l2).unwrap()).abs() < 1e-13);
+                        let regularized = scheme.weights(Weighting::L2(l2), Answer::Regularized).unwrap();
+                        let before: f64 = regularized[..kept[0] as usize].iter().sum();
+                        assert!((found.before - before).abs() < 1e-13, "{} {before}", found.before);
                         assert!((found.first_gap - scheme.first_gap(l2, kept).unwrap()).abs() < 1e-12);
                     }
                 }
@@ -419,7 +423,7 @@ fn a_dial_of_checkpoints_gives_every_strength() {
     let recurrence = Recurrence::HeavyBall { momentum: 0.6 };
     let nodes = Nodes::new(1e-3, 1.0, 12).unwrap();
     let file = folder.path().join("run.dial");
-    series.write_dial(&file, &nodes, recurrence, &timeline, None, &|_| {}).unwrap();
+    series.write_dial(&file, &nodes, recurrence, &timeline, None, &[], &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let mut in_memory = Dial::load(&file).unwrap();
     for answer in [Answer::Regularized, Answer::Normalized] {
@@ -463,7 +467,7 @@ fn a_dial_keeps_types_copies_and_ties() {
     let timeline = Timeline::new(&steps, &series.trainings, &"0.1,15:0.01".parse().unwrap(), 1, 0).unwrap();
     let nodes = Nodes::new(0.01, 1.0, 6).unwrap();
     let file = folder.path().join("run.dial");
-    series.write_dial(&file, &nodes, Recurrence::Descent, &timeline, None, &|_| {}).unwrap();
+    series.write_dial(&file, &nodes, Recurrence::Descent, &timeline, None, &[], &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let l2 = nodes.l2()[2];
     let out = folder.path().join("out.safetensors");
@@ -530,4 +534,93 @@ fn names_of_types() {
         assert_eq!(number::name(number::parse(name).unwrap()), name);
     }
     assert!(number::parse("f7").is_none());
+}
+
+fn odd(name: &str) -> PathBuf {
+    fixtures().join("odd").join(name)
+}
+
+#[test]
+fn no_tensor_is_lost_to_its_name() {
+    let names = |file: &str| -> Vec<String> {
+        Checkpoint::open(&odd(file), None).unwrap().tensors.into_iter().map(|tensor| tensor.name).collect()
+    };
+    assert_eq!(names("names.pt"), ["layer2.0.downsample.0.weight", "rng_proj"]);
+    // Parts of one model are taken together; a whole model is taken alone, and what stands beside it is said.
+    assert_eq!(names("parts.pt"), ["net.w", "classifier.b"]);
+    let beside = Checkpoint::open(&odd("beside.pt"), None).unwrap();
+    assert_eq!(beside.tensors.len(), 1);
+    assert!(beside.notes[0].contains("tensors beside state_dict are left out (teacher)"), "{:?}", beside.notes);
+    let bare = Checkpoint::open(&odd("bare.pt"), None).unwrap_err().to_string();
+    assert!(bare.contains("a bare tensor"), "{bare}");
+}
+
+#[test]
+fn a_rate_of_zero_spends_nothing() {
+    let files: Vec<PathBuf> = (0..3).map(|step| odd(&format!("warm-{step}.pt"))).collect();
+    let series = Series::open(&files, None, &[]).unwrap();
+    let timeline = Timeline::new(&[0, 1, 2], &series.trainings, &RateSource::Checkpoints, 1, 0).unwrap();
+    assert_eq!(timeline.runs, [RateRun { steps: 1, rate: 0.0 }, RateRun { steps: 1, rate: 0.1 }]);
+    let kept = kept_weights(Recurrence::Descent, &timeline.runs, 1.0, &timeline.kept, Stride::Linear).unwrap();
+    assert_eq!(kept.weights(Answer::Regularized), [0.0, 0.1 / 1.1, 1.0 - 0.1 / 1.1]);
+    let error = series
+        .write_dial(
+            Path::new("never.dial"),
+            &Nodes::new(0.1, 1.0, 4).unwrap(),
+            Recurrence::Descent,
+            &timeline,
+            None,
+            &[],
+            &|_| {},
+        )
+        .unwrap_err();
+    assert!(error.to_string().contains("a rate of 0"), "{error}");
+}
+
+#[test]
+fn sharded_inputs_go_into_one_file_of_any_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let first = Series::open(&files("plain")[..1], None, &[]).unwrap();
+    write(&first, &[1.0], &at("sharded"), &Layout { shard_bytes: Some(200), ..PLAIN }).unwrap();
+    // Rates from the optimizer's own file, which holds no tensor.
+    std::fs::copy(odd("optimizer.pt"), at("sharded").join("optimizer.pt")).unwrap();
+    let series = Series::open(&[at("sharded")], None, &["*".into()]).unwrap();
+    assert_eq!(series.trainings[0].rate, Some(0.25));
+    let expected = numbers(&at("sharded"));
+    write(&series, &[1.0], &at("one.safetensors"), &Layout { single: true, ..PLAIN }).unwrap();
+    assert_same(&numbers(&at("one.safetensors")), &expected);
+    write(&series, &[1.0], &at("one.pt"), &Layout { format: Format::Torch, ..PLAIN }).unwrap();
+    let again = Series::open(&[at("one.pt")], None, &["*".into()]).unwrap();
+    write(&again, &[1.0], &at("again.safetensors"), &PLAIN).unwrap();
+    assert_same(&numbers(&at("again.safetensors")), &expected);
+}
+
+#[test]
+fn averages_are_not_averaged_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let series = Series::open(&files("plain"), None, &[]).unwrap();
+    for (name, format) in [("a.safetensors", Format::Safetensors), ("a.pt", Format::Torch)] {
+        let path = folder.path().join(name);
+        let average = Average { path: path.clone(), weights: vec![0.25; 4], record: "{\"kind\":\"average\"}".into() };
+        series.write(&[average], &Layout { format, ..PLAIN }, &|_| {}).unwrap();
+        assert!(Checkpoint::open(&path, None).unwrap().is_average());
+        let error = Series::open(&[files("plain")[0].clone(), path], None, &[]).unwrap_err().to_string();
+        assert!(error.ends_with("is itself an average that afterfit made"), "{error}");
+    }
+}
+
+#[test]
+fn headers_of_every_length_are_told_from_pickles() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    for length in [128_usize, 384, 640, 896, 1152, 1408] {
+        let mut header = "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}".to_owned();
+        header.push_str(&" ".repeat(length - header.len()));
+        let mut bytes = (length as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.extend([0; 4]);
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(Checkpoint::open(&path, None).unwrap().tensors.len(), 1, "{length}");
+    }
 }

@@ -91,6 +91,11 @@ fn broken_safetensors() {
         ),
         ("twice", safetensors(&format!("{{{},{}}}", entry("w", 0, 4), entry("w", 0, 4)), 4), "\"w\" occurs twice"),
         ("none", safetensors("{}", 0), "no tensor in it"),
+        (
+            "packed",
+            safetensors("{\"w\":{\"dtype\":\"F4\",\"shape\":[8],\"data_offsets\":[0,4]}}", 4),
+            "packs several numbers into a byte",
+        ),
         ("type", safetensors("{\"w\":{\"dtype\":\"X9\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4), "unknown variant"),
     ] {
         let words = if name == "cut" { "bytes long, but its header describes" } else { words };
@@ -189,7 +194,7 @@ fn hostile_pickles() {
         ("negative", tensor_pickle(b"K\0", b"J\xff\xff\xff\xff\x85", b"K\x01\x85"), "not made of sizes"),
         ("offset", tensor_pickle(b"K\x03", b"K\x02\x85", b"K\x01\x85"), "reaches beyond its storage"),
         ("stride", tensor_pickle(b"K\0", b"K\x02\x85", b"K\x05\x85"), "reaches beyond its storage"),
-        ("expand", tensor_pickle(b"K\0", b"\x8a\x08\0\0\0\0\0\0\0\x10\x85", b"K\0\x85"), "more than a tensor can have"),
+        ("expand", tensor_pickle(b"K\0", b"\x8a\x08\0\0\0\0\0\0\0\x10\x85", b"K\0\x85"), "makes more of its storage"),
         ("ranks", tensor_pickle(b"K\0", b"K\x02\x85", b")"), "1 sizes and 0 strides"),
         (
             "sparse",
@@ -223,6 +228,19 @@ fn hostile_pickles() {
     flood.extend(vec![b'N'; 5_000_000]);
     flood.push(b'.');
     refused(&put(folder.path(), "flood.pt", &torch(&flood)), "more than 4000000 values");
+    // Lists copied into dictionaries, and long names recalled from the memo, each for a few bytes.
+    let mut copies = b"\x80\x02](".to_vec();
+    copies.extend(b"NN\x86".repeat(100_000));
+    copies.extend(b"e\x85q\x01ccollections\nOrderedDict\nq\x02");
+    copies.extend(b"h\x02h\x01R0".repeat(10_000));
+    copies.push(b'.');
+    refused(&put(folder.path(), "copies.pt", &torch(&copies)), "values");
+    let mut names = b"\x80\x04X\0\0\x10\0".to_vec();
+    names.extend(vec![b'a'; 1 << 20]);
+    names.extend(b"q\x01");
+    names.extend(b"h\x01h\x01\x930".repeat(100_000));
+    names.push(b'.');
+    refused(&put(folder.path(), "names.pt", &torch(&names)), "far too long");
     // The old format: a magic number that is not PyTorch's; cut files.
     refused(&put(folder.path(), "magic.pt", b"\x80\x02K\x01."), "not one that PyTorch wrote");
     let good = std::fs::read(&files("legacy")[0]).unwrap();
@@ -312,7 +330,7 @@ fn checkpoints_that_do_not_match() {
         assert!(error.contains(words), "{error}");
     }
     // NaN and infinity are named, even where their weight is zero, and nothing is written.
-    let layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, memory: None };
+    let layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: false, memory: None };
     let out = folder.path().join("out.safetensors");
     for (value, said) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         for weights in [[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]] {
@@ -337,8 +355,19 @@ fn checkpoints_that_do_not_match() {
     let series = Series::open(&[first, large], None, &[]).unwrap();
     let error =
         write(&series, &[0.5, 0.5], &out, &Layout { dtype: Some(Dtype::F16), ..layout }).unwrap_err().to_string();
-    assert!(error.contains("tensor a: the average 500000.5 at position 0 is beyond the range of f16"), "{error}");
+    assert!(error.contains("tensor a: 500000.5 at position 0 is beyond the range of f16"), "{error}");
     assert!(!out.exists());
+    // Statistics are copied, and rounded like the rest.
+    let var = 1e6_f32.to_le_bytes();
+    let copied = save("6.safetensors", &[("bn.running_var", Dtype::F32, vec![1], &var)]);
+    let series = Series::open(&[copied], None, &[]).unwrap();
+    let error =
+        write(&series, &[1.0], &out, &Layout { dtype: Some(Dtype::F16), ..layout.clone() }).unwrap_err().to_string();
+    assert!(error.contains("bn.running_var: 1000000 at position 0 is beyond the range of f16"), "{error}");
+    let var = f32::NAN.to_le_bytes();
+    let copied = save("7.safetensors", &[("bn.running_var", Dtype::F32, vec![1], &var)]);
+    let error = write(&Series::open(&[copied], None, &[]).unwrap(), &[1.0], &out, &layout).unwrap_err().to_string();
+    assert!(error.contains("bn.running_var holds NaN"), "{error}");
     let left: Vec<_> = std::fs::read_dir(folder.path())
         .unwrap()
         .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().starts_with('.'))
@@ -369,7 +398,8 @@ fn dials_that_are_none() {
 #[test]
 fn the_fuzz_corpora_replay() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-    let targets: [(&str, fn(&[u8])); 4] = [
+    type Target = (&'static str, fn(&[u8]));
+    let targets: [Target; 4] = [
         ("safetensors", fuzzing::safetensors),
         ("pickle", fuzzing::pickle),
         ("torch_zip", fuzzing::torch_zip),
@@ -382,7 +412,7 @@ fn the_fuzz_corpora_replay() {
             count += 1;
         }
         assert!(count > 5, "the corpus of {name} has {count} files");
-        for folder in ["plain", "legacy", "safetensors", "wrapped"] {
+        for folder in ["plain", "legacy", "safetensors", "wrapped", "odd"] {
             for entry in std::fs::read_dir(fixtures().join(folder)).unwrap() {
                 target(&std::fs::read(entry.unwrap().path()).unwrap());
             }
