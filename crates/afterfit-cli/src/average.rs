@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use afterfit::checkpoint::{
-    Average, Checkpoint, Format, Layout, RateSource, Report, Series, StepPattern, Timeline, Training, Treatment,
-    expand, number, sidecars, step_of,
+    Average, Checkpoint, DialSetting, Format, Layout, RateSource, Report, Series, StepPattern, Timeline, Training,
+    Treatment, expand, number, sidecars, step_of,
 };
 use afterfit::dial::{Nodes, certificates};
 use afterfit::scheme::{
@@ -1099,10 +1099,9 @@ fn write_dial(
         require_free(args, series, &planned[..1], false)?;
         let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
         let memory = args.memory.map(|size| size.0);
-        report =
-            series.write_dial(&args.output, &nodes, made.recurrence, &made.timeline, memory, &notes, &|bytes| {
-                bar.inc(bytes)
-            })?;
+        let setting =
+            DialSetting { nodes: &nodes, recurrence: made.recurrence, timeline: &made.timeline, remarks: &notes };
+        report = series.write_dial(&args.output, &setting, memory, &|bytes| bar.inc(bytes))?;
         bar.finish_and_clear();
     }
     let worst = planned.iter().map(|plan| plan.status).max_by_key(|status| status.standing as u8);

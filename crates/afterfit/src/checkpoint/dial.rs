@@ -17,19 +17,29 @@ use crate::dial::{Header, KIND, Nodes, Part, Runs, certificates, groups};
 use crate::error::Result;
 use crate::scheme::{Answer, PathInfo, RateRun, Recurrence, Stride, kept_weights};
 
+/// What a dial of checkpoints is made with.
+#[derive(Debug, Clone, Copy)]
+pub struct DialSetting<'a> {
+    /// The nodes.
+    pub nodes: &'a Nodes,
+    /// How the path was made.
+    pub recurrence: Recurrence,
+    /// When the checkpoints were saved, and the rates.
+    pub timeline: &'a Timeline,
+    /// What whoever reads the dial should know.
+    pub remarks: &'a [String],
+}
+
 impl Series {
-    /// Writes a dial over `nodes` in one pass. The centre is the first checkpoint. `remarks` are what whoever reads it
-    /// should know.
+    /// Writes a dial in one pass. The centre is the first checkpoint.
     pub fn write_dial(
         &self,
         path: &Path,
-        nodes: &Nodes,
-        recurrence: Recurrence,
-        timeline: &Timeline,
+        setting: &DialSetting<'_>,
         memory: Option<u64>,
-        remarks: &[String],
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Report> {
+        let &DialSetting { nodes, recurrence, timeline, remarks } = setting;
         let started = std::time::Instant::now();
         if let Some(run) = timeline.runs.iter().find(|run| run.rate == 0.0) {
             let steps = run.steps;

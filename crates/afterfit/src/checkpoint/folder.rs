@@ -155,10 +155,11 @@ pub(super) fn open(folder: &Path, key: Option<&str>) -> Result<Checkpoint> {
     checkpoint.path = folder.into();
     // Rates may be in the optimizer's own file (Hugging Face's trainer).
     let state = folder.join("optimizer.pt");
-    if checkpoint.training.rate.is_none() && state.is_file() {
-        if let Some(training) = optimizer_settings(&state) {
-            checkpoint.training = checkpoint.training.or(training);
-        }
+    if checkpoint.training.rate.is_none()
+        && state.is_file()
+        && let Some(training) = optimizer_settings(&state)
+    {
+        checkpoint.training = checkpoint.training.or(training);
     }
     Ok(checkpoint)
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use ::safetensors::Dtype;
 use thiserror::Error;
 
-pub use dial::{DialFile, Reading};
+pub use dial::{DialFile, DialSetting, Reading};
 pub use folder::{expand, sidecars};
 pub use output::{Average, Format, Layout, Report};
 pub use series::{Series, Treatment};

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use afterfit::average::averages;
 use afterfit::checkpoint::{
-    Average, Checkpoint, DialFile, Format, Layout, RateSource, Series, Timeline, Training, Treatment, number,
+    Average, Checkpoint, DialFile, DialSetting, Format, Layout, RateSource, Series, Timeline, Training, Treatment,
+    number,
 };
 use afterfit::dial::{Dial, Nodes};
 use afterfit::optimizer::{Method, RateSchedule};
@@ -423,7 +424,8 @@ fn a_dial_of_checkpoints_gives_every_strength() {
     let recurrence = Recurrence::HeavyBall { momentum: 0.6 };
     let nodes = Nodes::new(1e-3, 1.0, 12).unwrap();
     let file = folder.path().join("run.dial");
-    series.write_dial(&file, &nodes, recurrence, &timeline, None, &[], &|_| {}).unwrap();
+    let setting = DialSetting { nodes: &nodes, recurrence, timeline: &timeline, remarks: &[] };
+    series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let mut in_memory = Dial::load(&file).unwrap();
     for answer in [Answer::Regularized, Answer::Normalized] {
@@ -467,7 +469,8 @@ fn a_dial_keeps_types_copies_and_ties() {
     let timeline = Timeline::new(&steps, &series.trainings, &"0.1,15:0.01".parse().unwrap(), 1, 0).unwrap();
     let nodes = Nodes::new(0.01, 1.0, 6).unwrap();
     let file = folder.path().join("run.dial");
-    series.write_dial(&file, &nodes, Recurrence::Descent, &timeline, None, &[], &|_| {}).unwrap();
+    let setting = DialSetting { nodes: &nodes, recurrence: Recurrence::Descent, timeline: &timeline, remarks: &[] };
+    series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let l2 = nodes.l2()[2];
     let out = folder.path().join("out.safetensors");
@@ -563,17 +566,9 @@ fn a_rate_of_zero_spends_nothing() {
     assert_eq!(timeline.runs, [RateRun { steps: 1, rate: 0.0 }, RateRun { steps: 1, rate: 0.1 }]);
     let kept = kept_weights(Recurrence::Descent, &timeline.runs, 1.0, &timeline.kept, Stride::Linear).unwrap();
     assert_eq!(kept.weights(Answer::Regularized), [0.0, 0.1 / 1.1, 1.0 - 0.1 / 1.1]);
-    let error = series
-        .write_dial(
-            Path::new("never.dial"),
-            &Nodes::new(0.1, 1.0, 4).unwrap(),
-            Recurrence::Descent,
-            &timeline,
-            None,
-            &[],
-            &|_| {},
-        )
-        .unwrap_err();
+    let nodes = Nodes::new(0.1, 1.0, 4).unwrap();
+    let setting = DialSetting { nodes: &nodes, recurrence: Recurrence::Descent, timeline: &timeline, remarks: &[] };
+    let error = series.write_dial(Path::new("never.dial"), &setting, None, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("a rate of 0"), "{error}");
 }
 
