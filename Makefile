@@ -24,11 +24,12 @@ endif
 	$(PYTHON) tests/oracle.py target/release/afterfit
 	$(PYTHON) tests/checkpoints.py target/release/afterfit
 
-# What needs a browser or PyTorch.
+# What needs a browser or PyTorch, and the paper's figures against their stored numbers.
 test-heavy: $(VENV)/ready $(TORCH_VENV)/ready
 	cargo build --release
 	tests/browser.sh target/release/afterfit
 	$(TORCH_VENV)/bin/python tests/checkpoints.py target/release/afterfit --torch
+	cargo run --release -p paper -- all check
 
 # Five minutes of fuzzing for each reader of foreign files. cargo-fuzz wants a nightly compiler or RUSTC_BOOTSTRAP=1.
 FUZZ_SECONDS := 300
