@@ -217,7 +217,7 @@ def main(here):
     print(f"| two-thread write of {STRENGTHS} outputs | {write:.2f} s ({min(runs['write']):.2f} to {max(runs['write']):.2f}) |")
     print(f"| **`afterfit average` ÷ (read + write)** | **{ours / (read + write):.2f}** (the aim is 1.3) |")
     fma = 60 * 11_173_962 * STRENGTHS
-    print(f"\nReading is faster here than arithmetic: {STRENGTHS} strengths of 60 checkpoints are {fma / 1e9:.1f} billion f64 multiply-adds, for which two cores with 256-bit registers at full rate need about {fma / 2 / 8 / 3.3e9:.2f} s (8 a cycle and core at 3.3 GHz), on top of copying the bytes. Where a buffered read runs at 3 to 4 GB/s, as on machines with slower memory, the same work hides behind it.\n")
+    print(f"\nNo program that reads the inputs and writes the outputs can be more than {median(torch64) / (read + write):.1f}× faster than that PyTorch loop here, or than {median(paper) / read:.1f}× the paper's way at one strength: reading and writing alone take that long. Besides copying, {STRENGTHS} strengths of 60 checkpoints are {fma / 1e9:.1f} billion f64 multiply-adds, {fma / 2 / 8 / 3.3e9:.2f} s for two cores with 256-bit registers at full rate (8 a cycle and core, at 3.3 GHz). The time to write new files varies a lot on this machine; the range is given.\n")
     say("growth …")
     print("### How it grows\n")
     print("| checkpoints (16 strengths) | " + " | ".join(str(k) for k in (8, 15, 30, 60)) + " |\n|---|---|---|---|---|")

@@ -52,6 +52,16 @@ pub(crate) fn remember(folder: &Path) -> Result<()> {
         });
         expected.insert(name, cells.collect());
     }
+    // A folder in which something was not run would make the check forget it.
+    if let Ok(text) = std::fs::read_to_string(store()) {
+        let before: BTreeMap<String, Vec<Cell>> = serde_json::from_str(&text)?;
+        let lost: Vec<&String> = before.keys().filter(|name| !expected.contains_key(*name)).collect();
+        anyhow::ensure!(
+            lost.is_empty(),
+            "not in {}: {lost:?}; run `all` first, or take them out of expected.json",
+            folder.display()
+        );
+    }
     std::fs::write(store(), serde_json::to_string(&expected)?.replace("],", "],\n") + "\n")?;
     let place = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut text = std::fs::read_to_string(place.join("assets/preface.md"))?;
@@ -98,6 +108,7 @@ pub(crate) fn check(folder: &Path, partial: bool) -> Result<()> {
         }
     }
     wrong.iter().take(20).for_each(|wrong| eprintln!("{wrong}"));
+    anyhow::ensure!(tables > 0, "{}: none of the stored tables is there", folder.display());
     println!("{tables} tables, {agree} cells passed, {} failed", wrong.len());
     anyhow::ensure!(wrong.is_empty(), "{} cells differ from the stored numbers", wrong.len());
     Ok(())

@@ -167,10 +167,8 @@ impl Run<'_> {
         let recurrence = self.method.recurrence();
         let mut average = Average::new(path.center());
         path.for_each(&mut |Iterate { weights, rate, step }| {
-            match rate {
-                Some(rate) => average.push(weights, recurrence.decay(self.l2, rate, step)),
-                None => average.finish(weights),
-            }
+            // The last iterate has no rate of its own; with that of the others its row is like every row.
+            average.push(weights, recurrence.decay(self.l2, rate.unwrap_or(self.rate), step));
             visit(step as usize, weights, &average.normalized(), &average.regularized())
         })
     }

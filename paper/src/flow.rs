@@ -20,23 +20,34 @@ fn loss() -> Result<Quadratic> {
     Ok(Quadratic::diagonal(vec![SIGMA], Mat::from_fn(1, 1, |_, _| 1.0))?)
 }
 
-/// w and w̃ of descent at rate η, at the times the flow calls the same: kη, or k√η for Nesterov.
-fn discrete(method: Method, rate: f64) -> Result<Vec<(f64, f64, f64)>> {
+/// Descent at a time of the flow.
+struct Moment {
+    time: f64,
+    w: f64,
+    tilde: f64,
+    /// P_k.
+    mass: f64,
+}
+
+/// w, w̃ and P_k of descent at rate η, at the times the flow calls the same: kη, or k√η for Nesterov.
+fn discrete(method: Method, rate: f64) -> Result<Vec<Moment>> {
     let loss = loss()?;
     let pace = if method.recurrence() == afterfit::scheme::Recurrence::Descent { rate } else { rate.sqrt() };
     let run = Run { objective: &loss, method, rate, l2: L2, steps: (TIME / pace) as u64 };
     let mut points = Vec::new();
+    let (recurrence, mut left) = (run.method.recurrence(), 1.0);
     run.averaged(Batches::Full, &mut |k, w, tilde, _| {
-        points.push((k as f64 * pace, w[0], tilde[0]));
+        left *= recurrence.decay(L2, rate, k as u64).keep;
+        points.push(Moment { time: k as f64 * pace, w: w[0], tilde: tilde[0], mass: 1.0 - left });
         Ok(())
     })?;
     Ok(points)
 }
 
 /// Gradient flow of a scalar loss with curvature between α and β, averaged with ζe^{−ζt}, by Heun's method.
-fn averaged_flow(gradient: &dyn Fn(f64) -> f64, zeta: f64, time: f64) -> Vec<(f64, f64)> {
+fn averaged_flow(gradient: &dyn Fn(f64) -> f64, zeta: f64, time: f64) -> f64 {
     const STEP: f64 = 1e-3;
-    let (mut w, mut sum, mut points) = (0.0_f64, 0.0_f64, Vec::new());
+    let (mut w, mut sum) = (0.0_f64, 0.0_f64);
     for k in 0..(time / STEP) as u64 {
         let t = k as f64 * STEP;
         let first = -gradient(w);
@@ -44,12 +55,8 @@ fn averaged_flow(gradient: &dyn Fn(f64) -> f64, zeta: f64, time: f64) -> Vec<(f6
         // The trapezium of ζe^{−ζs}w_s over this step.
         sum += 0.5 * STEP * zeta * ((-zeta * t).exp() * w + (-zeta * (t + STEP)).exp() * next);
         w = next;
-        let mass = -(-zeta * (t + STEP)).exp_m1();
-        if k % 40 == 39 {
-            points.push((t + STEP, sum / mass));
-        }
     }
-    points
+    sum / -(-zeta * time).exp_m1()
 }
 
 /// The flow experiments.
@@ -89,8 +96,8 @@ pub(crate) fn flow() -> Result<Outcome> {
         let (p, a, h, m) = (curve(&path)?, curve(&averaged)?, curve(&regularized)?, curve(&mass)?);
         let shown = discrete(method.clone(), 0.1)?;
         let every = (shown.len() / 40).max(1);
-        let dots = |pick: fn(&(f64, f64, f64)) -> f64| {
-            shown.iter().step_by(every).map(|point| (point.0, pick(point))).collect::<Vec<_>>()
+        let dots = |pick: fn(&Moment) -> f64| {
+            shown.iter().step_by(every).map(|moment| (moment.time, pick(moment))).collect::<Vec<_>>()
         };
         panels.push(Panel {
             title: format!("{title} and its descent, η = 0.1"),
@@ -101,14 +108,16 @@ pub(crate) fn flow() -> Result<Outcome> {
                 series("w: the flow", color::PATH, Style::Line(1.7), p.clone()),
                 series("ŵ: the regularized flow", color::HAT, Style::Line(1.7), h.clone()),
                 series("w̃: the averaged flow", color::TILDE, Style::Line(1.7), a.clone()),
-                series("w of descent", color::PATH, Style::Rings(3.0), dots(|point| point.1)),
-                series("w̃ of descent", color::TILDE, Style::Rings(3.0), dots(|point| point.2)),
+                series("P_k of descent", color::THEORY, Style::Rings(2.2), dots(|moment| moment.mass)),
+                series("w of descent", color::PATH, Style::Rings(3.0), dots(|moment| moment.w)),
+                series("w̃ of descent", color::TILDE, Style::Rings(3.0), dots(|moment| moment.tilde)),
             ],
         });
-        let (mut error_w, mut error_tilde) = (Vec::new(), Vec::new());
+        let (mut error_w, mut error_tilde, mut error_mass) = (Vec::new(), Vec::new(), Vec::new());
         for &rate in &rates {
-            let (mut w_off, mut tilde_off) = (0.0_f64, 0.0_f64);
-            for (t, w, tilde) in discrete(method.clone(), rate)? {
+            let (mut w_off, mut tilde_off, mut mass_off) = (0.0_f64, 0.0_f64, 0.0_f64);
+            for Moment { time: t, w, tilde, mass: p } in discrete(method.clone(), rate)? {
+                mass_off = mass_off.max((p - mass(t)?).abs());
                 w_off = w_off.max((w - path(t)?).abs());
                 // (Before the first step nothing is spent, and the average of nothing is a matter of taste.)
                 if t > 0.5 {
@@ -117,6 +126,7 @@ pub(crate) fn flow() -> Result<Outcome> {
             }
             error_w.push(w_off);
             error_tilde.push(tilde_off);
+            error_mass.push(mass_off);
         }
         let zip = |values: &[f64]| rates.iter().copied().zip(values.iter().copied()).collect::<Vec<_>>();
         panels.push(Panel {
@@ -126,11 +136,14 @@ pub(crate) fn flow() -> Result<Outcome> {
             series: vec![
                 series("w of descent", color::PATH, Style::Rings(3.0), zip(&error_w)),
                 series("", color::PATH, Style::Line(1.4), zip(&error_w)),
+                series("P_k of descent", color::THEORY, Style::Rings(2.2), zip(&error_mass)),
+                series("", color::THEORY, Style::Line(1.2), zip(&error_mass)),
                 series("w̃ of descent", color::TILDE, Style::Rings(3.0), zip(&error_tilde)),
                 series("", color::TILDE, Style::Line(1.4), zip(&error_tilde)),
             ],
         });
         let last = rates.len() - 1;
+        let order_mass = (error_mass[last - 1] / error_mass[last]).log2();
         let order = (error_tilde[last - 1] / error_tilde[last]).log2();
         let claimed = if is_gradient { 1.0 } else { 0.5 };
         outcome.number(
@@ -138,6 +151,12 @@ pub(crate) fn flow() -> Result<Outcome> {
             order,
             &format!("{claimed} (time step {} )", if is_gradient { "η" } else { "√η" }),
             (order - claimed).abs() < 0.15,
+        );
+        outcome.number(
+            &format!("{title}: order in η at which P_k approaches P_t"),
+            order_mass,
+            &format!("{claimed}"),
+            (order_mass - claimed).abs() < 0.15,
         );
         let end = a[a.len() - 1].1;
         let limit = 1.0 / (SIGMA + L2);
@@ -154,7 +173,7 @@ pub(crate) fn flow() -> Result<Outcome> {
         ));
         outcome.tables.push(Table::of(
             &format!("flow-{name}-rates"),
-            &[("rate", &rates), ("error_w", &error_w), ("error_tilde", &error_tilde)],
+            &[("rate", &rates), ("error_w", &error_w), ("error_tilde", &error_tilde), ("error_mass", &error_mass)],
         ));
     }
     // The bracket, on a loss that is not quadratic: L'(w) = αw + (β−α)tanh w − b.
@@ -172,7 +191,7 @@ pub(crate) fn flow() -> Result<Outcome> {
     let (mut ends, mut lower, mut upper) = (Vec::new(), Vec::new(), Vec::new());
     for &zeta in &zetas {
         let (one, two) = exact::bracket(zeta, alpha, beta)?;
-        ends.push(averaged_flow(&slope, zeta, 40.0 / zeta.min(1.0)).last().map_or(f64::NAN, |point| point.1));
+        ends.push(averaged_flow(&slope, zeta, 40.0 / zeta.min(1.0)));
         lower.push(limit(one));
         upper.push(limit(two));
     }

@@ -88,6 +88,10 @@ fn default_out() -> PathBuf {
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
+    anyhow::ensure!(
+        !cli.names.contains(&Name::Table1),
+        "table1 needs trained networks, which this program does not train"
+    );
     std::fs::create_dir_all(&cli.out).with_context(|| cli.out.display().to_string())?;
     let mut names = Vec::new();
     for &name in &cli.names {
@@ -116,7 +120,6 @@ fn main() -> Result<()> {
                 bar.inc(1);
                 continue;
             }
-            Name::Table1 => anyhow::bail!("table1 needs trained networks, which this program does not train"),
             _ => {}
         }
         if matches!(name, Name::Fig4 | Name::Fig5 | Name::Kernel) && images.is_none() {

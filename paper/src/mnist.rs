@@ -231,14 +231,26 @@ pub(crate) fn fig4(images: &Images, seed: u64, tick: &dyn Fn(&str)) -> Result<Ou
             worst < 1e-12,
         );
         let factor = convergence_factor(recurrence, L2, RATE)?;
-        // The normalized average is off by the unspent share of w − w̃: what remains is the factor to the k.
+        // ŵ = P w̃ + R w at every step, so the distances stand in the ratio R/P.
         let fallen = det.tilde[last] / det.path[last];
-        let expected = factor.powi(last as i32);
+        let mass: f64 = (0..=STEPS).map(|k| recurrence.decay(L2, RATE, k).keep).product();
+        let expected = mass / (1.0 - mass);
+        let misses = (10..=last).filter(|&k| det.tilde[k] > 1e-9).map(|k| {
+            let mass: f64 = (0..=k as u64).map(|k| recurrence.decay(L2, RATE, k).keep).product();
+            (det.tilde[k] / det.path[k] * (1.0 - mass) / mass - 1.0).abs()
+        });
+        let worst_miss = misses.fold(0.0, f64::max);
+        outcome.number(
+            &format!("{title}: ‖w̃ − ŵ‖₁ / ‖w − ŵ‖₁ against R/P, largest relative difference at k ≥ 10"),
+            worst_miss,
+            &format!("0: the curve falls by {factor:.6} a step"),
+            worst_miss < 1e-4,
+        );
         outcome.number(
             &format!("{title}: ‖w̃ − ŵ‖₁ / ‖w − ŵ‖₁ at k = {STEPS}, deterministic"),
             fallen,
-            &format!("(1/(1+λη))^k or C^k: {expected:.1e} (rounding below 1e-14)"),
-            fallen < 1.1 * expected + 1e-13,
+            &format!("theory: {expected:.2e} (rounding leaves about 1e-15)"),
+            (fallen - expected).abs() < 0.01 * expected + 1e-14,
         );
         let late = |errors: &[f64]| errors[last / 2..].iter().copied().fold(0.0, f64::max);
         let (drift, middle) = (late(&trio.independent.tilde), trio.independent.tilde[last / 4]);
@@ -281,12 +293,13 @@ pub(crate) fn fig5(images: &Images, seed: u64, tick: &dyn Fn(&str)) -> Result<Ou
         outcome.tables.push(tables(&format!("fig5{suffix}-{name}"), &trio));
         let last = STEPS as usize;
         for (kind, errors) in [("deterministic", &trio.deterministic), ("stochastic", &trio.independent)] {
-            let share = errors.tilde[last] / errors.path[last];
+            let shares = (last / 4..=last).map(|k| errors.tilde[k] / errors.path[k]);
+            let share = shares.fold(0.0, f64::max);
             outcome.number(
-                &format!("{title}, {kind}: ‖w̃ − ŵ‖₁ / ‖w − ŵ‖₁ at k = {STEPS}"),
+                &format!("{title}, {kind}: ‖w̃ − ŵ‖₁ / ‖w − ŵ‖₁, largest at k ≥ 125"),
                 share,
                 "bounded and well below 1",
-                share < 0.5,
+                share < 0.2,
             );
         }
     }

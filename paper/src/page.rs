@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::experiment::Summary;
 
@@ -17,7 +17,10 @@ pub(crate) fn summaries(folder: &Path) -> Result<Vec<Summary>> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|ending| ending == "json") {
-            summaries.push(serde_json::from_str::<Summary>(&std::fs::read_to_string(&path)?)?);
+            summaries.push(
+                serde_json::from_str::<Summary>(&std::fs::read_to_string(&path)?)
+                    .with_context(|| path.display().to_string())?,
+            );
         }
     }
     // The paper's figures first.

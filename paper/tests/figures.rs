@@ -29,6 +29,11 @@ fn tables_are_those_stored_and_bytes_repeat() {
     assert!(files > 30, "{files} files");
     let checked = paper(one.path(), &["check", "--partial"]);
     assert!(checked.contains("cells passed, 0 failed"), "{checked}");
+    // Every table made is one of those stored.
+    let made = std::fs::read_dir(one.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "csv"));
+    assert!(checked.starts_with(&format!("{} tables", made.count())), "{checked}");
     // A cell that is off is noticed.
     let file = one.path().join("fig2.csv");
     let text = std::fs::read_to_string(&file).unwrap();

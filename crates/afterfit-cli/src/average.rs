@@ -586,7 +586,8 @@ impl Made {
         PathInfo {
             recurrence: self.recurrence,
             // Their changes are all that a status depends on.
-            rates: self.timeline.runs.iter().map(|run| run.rate).collect(),
+            // (A rate of 0 moves nothing, and a status has no quarrel with it.)
+            rates: self.timeline.runs.iter().map(|run| run.rate).filter(|&rate| rate > 0.0).collect(),
             quadratic: self.quadratic,
             stochastic: true,
             shape: [1, 1],
