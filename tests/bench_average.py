@@ -209,7 +209,7 @@ def main(here):
     print(f"| `afterfit average` | 1 | {median(runs['one']):.2f} s | |")
     print(f"| `afterfit average` of .pth files | 1 | {median(pth):.2f} s | |")
     print(f"| the paper's way (`torch.load`, one ratio, .pth files) | 1 | {median(paper):.1f} s | **{median(paper) / median(pth):.1f}× faster** |")
-    print(f"\nPeak memory at {STRENGTHS} strengths: {memory / 1e6:.1f} MB = **{memory / size:.2f} of one model** ({size / 1e6:.1f} MB), program and all.\n")
+    print(f"\nPeak memory at {STRENGTHS} strengths: {memory / 1e6:.1f} MB = **{memory / size:.3f} of one model** ({size / 1e6:.1f} MB), program and all.\n")
     print("What the machine allows, in the same run:\n")
     print("| | wall time |\n|---|---|")
     print(f"| two-thread buffered read of the inputs, 1 MB at a time | {read:.2f} s |")
@@ -217,7 +217,7 @@ def main(here):
     print(f"| two-thread write of {STRENGTHS} outputs | {write:.2f} s ({min(runs['write']):.2f} to {max(runs['write']):.2f}) |")
     print(f"| **`afterfit average` ÷ (read + write)** | **{ours / (read + write):.2f}** (the aim is 1.3) |")
     fma = 60 * 11_173_962 * STRENGTHS
-    print(f"\nNo program that reads the inputs and writes the outputs can be more than {median(torch64) / (read + write):.1f}× faster than that PyTorch loop here, or than {median(paper) / read:.1f}× the paper's way at one strength: reading and writing alone take that long. Besides copying, {STRENGTHS} strengths of 60 checkpoints are {fma / 1e9:.1f} billion f64 multiply-adds, {fma / 2 / 8 / 3.3e9:.2f} s for two cores with 256-bit registers at full rate (8 a cycle and core, at 3.3 GHz). The time to write new files varies a lot on this machine; the range is given.\n")
+    print(f"\nReading the inputs and writing the outputs is all that is left: a program that did nothing else would be about {median(torch64) / (read + write):.1f}× faster than that PyTorch loop, and about {median(paper) / read:.0f}× faster than the paper's way at one strength. Besides copying, {STRENGTHS} strengths of 60 checkpoints are {fma / 1e9:.1f} billion f64 multiply-adds, {fma / 2 / 8 / 3.3e9:.2f} s for two cores with 256-bit registers at full rate (8 a cycle and core, at 3.3 GHz). The time to write new files varies a lot on this machine; the range is given.\n")
     say("growth …")
     print("### How it grows\n")
     print("| checkpoints (16 strengths) | " + " | ".join(str(k) for k in (8, 15, 30, 60)) + " |\n|---|---|---|---|---|")

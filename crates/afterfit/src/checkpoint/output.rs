@@ -65,7 +65,7 @@ pub struct Layout {
     pub shard_bytes: Option<u64>,
     /// One file, even where the first input was a folder of shards.
     pub single: bool,
-    /// Buffers of all threads together, in bytes; a sixteenth of the model (1 to 64 MB) when `None`.
+    /// Buffers of all threads together, in bytes; a twentieth of the model (1 to 64 MB) when `None`.
     pub memory: Option<u64>,
 }
 
@@ -192,7 +192,7 @@ impl Series {
 
     /// Bytes of buffers when none are set: a small share of a model, within reason.
     pub(super) fn default_memory(&self) -> u64 {
-        (self.model_bytes() / 16).clamp(1 << 20, 64 << 20)
+        (self.model_bytes() / 20).clamp(1 << 20, 64 << 20)
     }
 
     /// Writes every average in one pass over the checkpoints. Nothing appears under a final name before all are
