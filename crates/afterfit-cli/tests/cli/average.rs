@@ -11,7 +11,7 @@ use crate::{afterfit, entries, folder, json, transcript};
 fn fixtures() -> TempDir {
     let here = folder(&[]);
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../afterfit/tests/fixtures");
-    for name in ["plain", "legacy", "wrapped", "safetensors"] {
+    for name in ["plain", "legacy", "wrapped", "safetensors", "odd"] {
         std::fs::create_dir(here.path().join(name)).unwrap();
         for entry in std::fs::read_dir(from.join(name)).unwrap() {
             let entry = entry.unwrap();
@@ -364,4 +364,16 @@ fn names_that_are_not_text() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_warm_up_from_zero_is_no_obstacle() {
+    let here = fixtures();
+    for strength in [&["--ratio", "0.9"][..], &["--uniform"], &["--l2", "1"]] {
+        let arguments = [&["average", "odd/warm-*.pt", "-o", "x.safetensors", "--force", "--json"], strength].concat();
+        let found = json(here.path(), &arguments);
+        assert_eq!(found["inputs"][0]["rate"], 0.0, "{strength:?}");
+    }
+    let dial = transcript(here.path(), &["average", "odd/warm-*.pt", "-o", "x.dial", "--dial", "0.1..1"]);
+    assert!(dial.starts_with("exit 1") && dial.contains("rate"), "{dial}");
 }
