@@ -7,13 +7,13 @@ checkpoints afresh with PyTorch and loads what comes out with it. Prints `N pass
 import json
 import subprocess
 import sys
-import tempfile
-import traceback
 from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+
+import runner
 
 AFTERFIT = Path(sys.argv[1]).resolve()
 TORCH = "--torch" in sys.argv
@@ -245,16 +245,4 @@ CHECKS = [
 ]
 TORCH_CHECKS = [pytorch_files_made_afresh, outputs_load_into_a_module, a_hostile_pickle_runs_nothing]
 
-failed = 0
-chosen = TORCH_CHECKS if TORCH else CHECKS
-for check in chosen:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            check(Path(folder))
-            print(f"ok    {check.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAIL  {check.__name__}")
-            traceback.print_exc()
-print(f"{len(chosen) - failed} passed, {failed} failed")
-sys.exit(1 if failed else 0)
+runner.run(TORCH_CHECKS if TORCH else CHECKS)

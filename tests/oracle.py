@@ -6,8 +6,6 @@ Run by `make test` as `python tests/oracle.py PATH_TO_AFTERFIT`; prints `N passe
 import json
 import subprocess
 import sys
-import tempfile
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,8 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, Ridge
+
+import runner
 
 AFTERFIT = Path(sys.argv[1]).resolve()
 RNG = np.random.default_rng(0)
@@ -258,15 +258,4 @@ CHECKS = [
     models_load_elsewhere,
 ]
 
-failed = 0
-for check in CHECKS:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            check(Path(folder))
-            print(f"ok    {check.__name__}")
-        except Exception:
-            failed += 1
-            print(f"FAIL  {check.__name__}")
-            traceback.print_exc()
-print(f"{len(CHECKS) - failed} passed, {failed} failed")
-sys.exit(failed > 0)
+runner.run(CHECKS)

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use afterfit::checkpoint::{Average, DialFile, Format, Layout, Reading, number};
+use afterfit::checkpoint::{Average, DialFile, Format, Reading};
 use afterfit::scheme::{Answer, Recurrence};
 use anyhow::Result;
 use serde_json::json;
 
-use crate::average::{AnswerArg, FormatArg};
-use crate::output::{Advice, Bytes, json as print_json, progress_bar, require_outputs, short, text};
+use crate::layout::{AnswerArg, LayoutArgs, in_name};
+use crate::output::{Advice, json as print_json, progress_bar, require_outputs, short, text};
 use crate::strengths::Strengths;
 
 #[derive(clap::Subcommand)]
@@ -33,18 +33,8 @@ pub(crate) struct ReadArgs {
     /// Which of the two answers.
     #[arg(long, value_enum, default_value_t = AnswerArg::Regularized)]
     answer: AnswerArg,
-    /// Type of the averaged tensors (default: as the checkpoints had them).
-    #[arg(long, value_name = "TYPE")]
-    dtype: Option<String>,
-    /// File format (default: OUT's ending, else safetensors).
-    #[arg(long, value_enum)]
-    format: Option<FormatArg>,
-    /// Cut outputs into files of at most this size, such as 5GB.
-    #[arg(long, value_name = "SIZE")]
-    shard_size: Option<Bytes>,
-    /// Memory for buffers.
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<Bytes>,
+    #[command(flatten)]
+    layout: LayoutArgs,
     /// Replace outputs that exist.
     #[arg(long)]
     force: bool,
@@ -74,27 +64,9 @@ pub(crate) fn run(command: &Command) -> Result<()> {
 
 fn read(args: &ReadArgs) -> Result<()> {
     let dial = DialFile::open(&args.dial)?;
-    let dtype = args
-        .dtype
-        .as_deref()
-        .map(|name| {
-            number::parse(name).ok_or_else(|| {
-                Advice::error(format!("--dtype {name} is not a type"), "f64, f32, f16, bf16, f8-e4m3 and f8-e5m2 are")
-            })
-        })
-        .transpose()?;
-    let layout = Layout {
-        format: args.format.map_or_else(|| Format::of(&args.output), Format::from),
-        dtype,
-        shard_bytes: args.shard_size.map(|size| size.0),
-        single: args.shard_size.is_none() && args.output.extension().is_some_and(|ending| ending == "safetensors"),
-        memory: args.memory.map(|size| size.0),
-    };
+    let layout = args.layout.of(&args.output)?;
     if !args.quiet {
         dial.remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
-    }
-    if layout.shard_bytes.is_some() && layout.format != Format::Safetensors {
-        return Err(Advice::error("--shard-size is for safetensors alone", "leave out --format or --shard-size"));
     }
     let strengths = args.l2.values();
     let answer = Answer::from(args.answer);
@@ -105,7 +77,7 @@ fn read(args: &ReadArgs) -> Result<()> {
         _ => strengths
             .iter()
             .map(|&l2| {
-                let stem = format!("l2-{}", short(l2));
+                let stem = format!("l2-{}", in_name(l2));
                 args.output.join(if folders { stem } else { format!("{stem}.{}", layout.format.ending()) })
             })
             .collect(),

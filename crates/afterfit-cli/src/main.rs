@@ -10,6 +10,7 @@ mod dial;
 mod evaluate;
 mod fit;
 mod inspect;
+mod layout;
 mod output;
 mod plan;
 mod predict;

@@ -74,6 +74,48 @@ pub enum CheckpointError {
         /// Where they differ.
         reason: String,
     },
+    /// Nothing to average.
+    #[error("{path}: there is no tensor in it{}", under(key))]
+    NoTensor {
+        /// The file.
+        path: PathBuf,
+        /// Where inside it was looked.
+        key: Option<String>,
+    },
+    /// A key that leads nowhere.
+    #[error("{path}: no key {key} (there are: {known})")]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+        /// The part that was not found.
+        key: String,
+        /// Some of those that are there.
+        known: String,
+    },
+    /// An output of ours among the checkpoints.
+    #[error("{path} is itself an average that afterfit made")]
+    IsAverage {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A type that has no averages.
+    #[error("{path}: tensor {name}: type {dtype} cannot be averaged")]
+    NotAveraged {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its type.
+        dtype: String,
+    },
+    /// A type that numpy lacks.
+    #[error("numpy has no type {dtype} (tensor {name})")]
+    NotNumpy {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        dtype: String,
+    },
     /// NaN or infinity in a checkpoint.
     #[error("{path}: tensor {name} holds {value} at position {position}: an average of it would be meaningless")]
     NotFinite {
@@ -101,6 +143,10 @@ pub enum CheckpointError {
     /// Settings that contradict each other or the checkpoints.
     #[error("{0}")]
     Setting(String),
+}
+
+fn under(key: &Option<String>) -> String {
+    key.as_ref().map_or_else(String::new, |key| format!(" under {key}"))
 }
 
 /// Checkpoint results.
@@ -243,8 +289,7 @@ impl Checkpoint {
     pub fn open(path: &Path, key: Option<&str>) -> Result<Self> {
         let checkpoint = Self::open_any(path, key)?;
         if checkpoint.tensors.is_empty() {
-            let looked = key.map_or_else(String::new, |key| format!(" under {key}"));
-            return Err(malformed(path, format!("there is no tensor in it{looked}")));
+            return Err(CheckpointError::NoTensor { path: path.into(), key: key.map(str::to_owned) });
         }
         Ok(checkpoint)
     }

@@ -216,11 +216,10 @@ impl Series {
         if layout.format == Format::Npz {
             let lacking = (0..self.tensors.len()).map(|at| (at, self.output_dtype(at, layout)));
             if let Some((at, dtype)) = lacking.into_iter().find(|(_, dtype)| npy_type(*dtype).is_none()) {
-                return Err(CheckpointError::Setting(format!(
-                    "numpy has no type {} (tensor {})",
-                    number::name(dtype),
-                    self.tensors[at].name
-                )));
+                return Err(CheckpointError::NotNumpy {
+                    name: self.tensors[at].name.clone(),
+                    dtype: number::name(dtype),
+                });
             }
         }
         let shards = self.shards_of(layout);

@@ -68,10 +68,7 @@ impl Series {
             let checkpoint = Checkpoint::open(path, key)?;
             // Averages of averages are nobody's intent; a folder may hold both kinds.
             if checkpoint.is_average() && !rest.is_empty() {
-                return Err(CheckpointError::Setting(format!(
-                    "{} is itself an average that afterfit made",
-                    path.display()
-                )));
+                return Err(CheckpointError::IsAverage { path: path.clone() });
             }
             Ok(checkpoint)
         };
@@ -188,10 +185,10 @@ impl Series {
             } else if integer {
                 Treatment::CopyType
             } else if !number::is_averaged(tensor.dtype) {
-                return Err(CheckpointError::Tensor {
+                return Err(CheckpointError::NotAveraged {
                     path: self.paths[0].clone(),
                     name: tensor.name.clone(),
-                    reason: format!("type {} cannot be averaged", number::name(tensor.dtype)),
+                    dtype: number::name(tensor.dtype),
                 });
             } else if statistics {
                 Treatment::CopyStatistics

@@ -178,28 +178,55 @@ fn rebuild(pickle: &Pickle, arguments: &[Id], name: &str, typed: bool) -> Result
     Ok(Described { name: name.into(), dtype, shape, strides, storage: key.into(), offset })
 }
 
+/// Why a pickle gives no model.
+enum NoModel {
+    /// The part of a key that was not found, and some keys that are there.
+    NoKey {
+        key: String,
+        known: String,
+    },
+    Refused(Refusal),
+}
+
+impl From<Refusal> for NoModel {
+    fn from(reason: Refusal) -> Self {
+        Self::Refused(reason)
+    }
+}
+
+impl NoModel {
+    fn of(self, path: &Path) -> CheckpointError {
+        match self {
+            Self::NoKey { key, known } => CheckpointError::NoKey { path: path.into(), key, known },
+            Self::Refused(reason) => malformed(path, reason),
+        }
+    }
+}
+
+/// Where a key such as `a.b` leads. A key may itself contain dots: the whole rest is tried before its first part.
+fn follow(pickle: &Pickle, mut at: Id, key: &str) -> Result<Id, NoModel> {
+    let mut rest = key;
+    loop {
+        if let Some(found) = pickle.lookup(at, rest) {
+            return Ok(found);
+        }
+        let missing = |key: &str| {
+            let keys = pickle.entries(at).unwrap_or_default().iter().filter_map(|(key, _)| pickle.text(*key));
+            NoModel::NoKey { key: key.into(), known: keys.take(12).collect::<Vec<_>>().join(", ") }
+        };
+        let (first, after) = rest.split_once('.').ok_or_else(|| missing(rest))?;
+        at = pickle.lookup(at, first).ok_or_else(|| missing(first))?;
+        rest = after;
+    }
+}
+
 /// Walks to the model's dictionary and lists its tensors.
-fn find_model(pickle: &Pickle, key: Option<&str>) -> Result<Model, Refusal> {
+fn find_model(pickle: &Pickle, key: Option<&str>) -> Result<Model, NoModel> {
     let mut at = pickle.root;
     let mut notes = Vec::new();
     let mut wrapped = false;
     if let Some(key) = key {
-        let mut rest = key;
-        loop {
-            // A key may itself contain dots: the whole rest is tried before its first part.
-            if let Some(found) = pickle.lookup(at, rest) {
-                at = found;
-                break;
-            }
-            let known = || {
-                let keys = pickle.entries(at).unwrap_or_default().iter().filter_map(|(key, _)| pickle.text(*key));
-                keys.take(12).collect::<Vec<_>>().join(", ")
-            };
-            let (first, after) =
-                rest.split_once('.').ok_or_else(|| format!("no key {rest} (there are: {})", known()))?;
-            at = pickle.lookup(at, first).ok_or_else(|| format!("no key {first} (there are: {})", known()))?;
-            rest = after;
-        }
+        at = follow(pickle, at, key)?;
         wrapped = true;
     } else {
         let mut visits = 0;
@@ -243,10 +270,10 @@ fn find_model(pickle: &Pickle, key: Option<&str>) -> Result<Model, Refusal> {
         found.notes.push(format!("{count} entries that are no tensors are left out ({shown})"));
     }
     if tensor(pickle, at, "it").is_some() {
-        return Err("it holds a bare tensor: save a dictionary of names and tensors".into());
+        return Err("it holds a bare tensor: save a dictionary of names and tensors".to_owned().into());
     }
     if found.tensors.is_empty() && matches!(pickle.get(at), Value::Call { .. }) {
-        return Err("it holds a whole pickled module: save its state_dict() instead".into());
+        return Err("it holds a whole pickled module: save its state_dict() instead".to_owned().into());
     }
     Ok(found)
 }
@@ -450,7 +477,7 @@ pub(super) fn from_zip<R: Read + Seek>(
     }
     let reader = BufReader::new(archive.reader(&format!("{prefix}data.pkl"))?);
     let (pickle, _) = pickle::read(reader).map_err(|error| malformed(path, error.to_string()))?;
-    let model = find_model(&pickle, key).map_err(|reason| malformed(path, reason))?;
+    let model = find_model(&pickle, key).map_err(|error| error.of(path))?;
     let training = find_training(&pickle, &mut |tensor| {
         let bytes = archive.start(&format!("{prefix}data/{}", tensor.storage), 8).ok()?;
         scalar(tensor.dtype, &bytes)
@@ -505,7 +532,7 @@ pub(super) fn open_legacy(path: &Path, file: File, key: Option<&str>) -> Result<
     }
     let pickle = next()?;
     let keys = next()?;
-    let model = find_model(&pickle, key).map_err(|reason| malformed(path, reason))?;
+    let model = find_model(&pickle, key).map_err(|error| error.of(path))?;
     let training = find_training(&pickle, &mut |_| None);
     // Every storage says how many elements it has, but their size is known from the references alone.
     let sizes = storage_sizes(&pickle);

@@ -1,0 +1,563 @@
+//! `afterfit average`: every strength from a folder of checkpoints, in one pass.
+
+mod choose;
+mod files;
+mod made;
+mod show;
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use afterfit::checkpoint::{Average, DialSetting, Format, Layout, RateSource, Report, Series, number};
+use afterfit::dial::{Nodes, certificates};
+use afterfit::scheme::{
+    Answer, PathInfo, Scheme, Standing, Status, Stride, Weighting, comparator_weights, kept_weights, ratio_weights,
+};
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use choose::choose;
+use files::{make_folder, remove_others, require_free, require_same};
+use made::Made;
+use show::{copied, describe, inputs_json, listing, standing, warn};
+
+use crate::evaluate::{self, Best};
+use crate::layout::{AnswerArg, LayoutArgs, in_name, in_name_exactly};
+use crate::output::{Advice, Bytes, json as print_json, progress_bar, short, text};
+use crate::strengths::Strengths;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Checkpoints: files, patterns, folders of checkpoints, or folders that are one (sharded) checkpoint each.
+    #[arg(required = true, value_name = "INPUTS")]
+    inputs: Vec<PathBuf>,
+    /// Where to: a file for one strength, a folder for several.
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+
+    /// Strengths λ of an ℓ2 penalty: a list, or a range such as 1e-5..1e-2:16 (needs rates).
+    #[arg(long, value_name = "LIST|RANGE", help_heading = "Strengths")]
+    l2: Option<Strengths>,
+    /// Weights ∝ ratio^j over the checkpoints, the first heaviest (the paper's deep nets).
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Strengths")]
+    ratio: Vec<f64>,
+    /// The plain mean.
+    #[arg(long, help_heading = "Strengths")]
+    uniform: bool,
+    /// The plain mean of the last N checkpoints.
+    #[arg(long, value_name = "N", value_delimiter = ',', help_heading = "Strengths")]
+    last: Vec<usize>,
+    /// Exponential moving average over the checkpoints, the latest heaviest.
+    #[arg(long, value_name = "DECAY", value_delimiter = ',', help_heading = "Strengths")]
+    ema: Vec<f64>,
+    /// Write a dial instead: any λ of the range can be read off it later (afterfit dial read).
+    #[arg(long, value_name = "MIN..MAX", help_heading = "Strengths")]
+    dial: Option<Strengths>,
+    /// Nodes of the dial.
+    #[arg(long, value_name = "M", default_value_t = 16, requires = "dial", help_heading = "Strengths")]
+    nodes: usize,
+    /// Which of the two answers (default: regularized for --l2, normalized for --ratio).
+    #[arg(long, value_enum, help_heading = "Strengths")]
+    answer: Option<AnswerArg>,
+
+    /// Rate of the training: 0.1, or 0.1,150:0.01,250:0.001 (from epoch or step 150 on, 0.01).
+    #[arg(long, value_name = "SCHEDULE", conflicts_with = "rates", help_heading = "How the path was made")]
+    rate: Option<RateSource>,
+    /// Rates from a CSV file with columns step (or epoch) and lr (or rate).
+    #[arg(long, value_name = "FILE", help_heading = "How the path was made")]
+    rates: Option<PathBuf>,
+    /// Optimizer steps that one number in the names stands for (an epoch's, say).
+    #[arg(long, value_name = "N", help_heading = "How the path was made")]
+    steps_per_checkpoint: Option<u64>,
+    /// Momentum of torch's SGD (default: what the checkpoints say, else 0).
+    #[arg(long, value_name = "M", help_heading = "How the path was made")]
+    momentum: Option<f64>,
+    /// The momentum is torch's nesterov=True.
+    #[arg(long, help_heading = "How the path was made")]
+    nesterov: bool,
+    /// The loss is quadratic (linear or kernel regression): identities then hold.
+    #[arg(long, help_heading = "How the path was made")]
+    quadratic: bool,
+    /// Number at which the path starts: its model is the centre of the penalty.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "How the path was made")]
+    origin: u64,
+
+    /// Regular expression that finds the step number in a name (its first group).
+    #[arg(long, value_name = "REGEX", help_heading = "Which checkpoints")]
+    step_regex: Option<String>,
+    /// Leave out checkpoints before this number.
+    #[arg(long, value_name = "N", help_heading = "Which checkpoints")]
+    from: Option<u64>,
+    /// Leave out checkpoints after this number.
+    #[arg(long, value_name = "N", help_heading = "Which checkpoints")]
+    to: Option<u64>,
+    /// Take one in N of the checkpoints, from the first on.
+    #[arg(long, value_name = "N", help_heading = "Which checkpoints")]
+    every: Option<usize>,
+    /// Pattern for names inside folders, such as '*.pth.tar'.
+    #[arg(long, value_name = "GLOB", help_heading = "Which checkpoints")]
+    filter: Option<String>,
+    /// Key of the weights inside a PyTorch file (default: state_dict, model, … are found).
+    #[arg(long, value_name = "KEY", help_heading = "Which checkpoints")]
+    key: Option<String>,
+
+    /// Tensors to copy from the last checkpoint instead of averaging, such as '*.mask'.
+    #[arg(long, value_name = "GLOB", help_heading = "Outputs")]
+    copy: Vec<String>,
+    #[command(flatten)]
+    layout: LayoutArgs,
+    /// Replace outputs that exist.
+    #[arg(long, conflicts_with = "skip_existing", help_heading = "Outputs")]
+    force: bool,
+    /// Leave outputs that exist, and write the others.
+    #[arg(long, help_heading = "Outputs")]
+    skip_existing: bool,
+
+    /// Command to run on each output, {} standing for it; the last number it prints is the score.
+    #[arg(long, value_name = "CMD", help_heading = "Evaluation")]
+    eval: Option<String>,
+    /// Which score is best.
+    #[arg(long, value_enum, default_value_t = Best::Max, requires = "eval", help_heading = "Evaluation")]
+    best: Best,
+    /// Which outputs to keep after evaluation.
+    #[arg(long, value_enum, default_value_t = Keep::All, requires = "eval", help_heading = "Evaluation")]
+    keep: Keep,
+
+    /// Say what would be done, and with which weights, without reading tensors or writing anything.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// No progress and no notes.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Keep {
+    /// Every output.
+    All,
+    /// The best one alone.
+    Best,
+}
+
+/// One strength asked for.
+struct Planned {
+    /// `l2`, `ratio`, `uniform`, `last` or `ema`.
+    kind: &'static str,
+    strength: Option<f64>,
+    answer: Answer,
+    scheme: String,
+    status: Status,
+    weights: Vec<f64>,
+    path: PathBuf,
+    /// Mass of steps before the first checkpoint.
+    before: f64,
+    remaining: Option<f64>,
+}
+
+impl Planned {
+    /// The average of strength λ; its place is not known yet.
+    fn l2(made: &Made, l2: f64, answer: Answer) -> Result<Self> {
+        let kept = kept_weights(made.recurrence, &made.timeline.runs, l2, &made.timeline.kept, Stride::Linear)?;
+        Ok(Self {
+            kind: "l2",
+            strength: Some(l2),
+            answer,
+            scheme: made.scheme(),
+            status: made.l2_status(l2, kept.before, kept.first_gap)?,
+            weights: kept.weights(answer),
+            path: PathBuf::new(),
+            before: kept.before,
+            remaining: Some(kept.remaining),
+        })
+    }
+}
+
+/// What `--json` prints of an output.
+#[derive(Serialize)]
+struct OutputRow {
+    path: String,
+    strength: Value,
+    scheme: String,
+    status: Standing,
+    reason: String,
+    answer: Answer,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<f64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    skipped: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    score: Option<f64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    best: bool,
+}
+
+/// More strengths than one pass should write.
+const MOST_OUTPUTS: usize = 1000;
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let start = Instant::now();
+    args.eval.as_deref().map_or(Ok(()), evaluate::require_place)?;
+    let (paths, numbers, mut notes) = choose(args)?;
+    let open = |paths: &[PathBuf]| Series::open(paths, args.key.as_deref(), &args.copy).map_err(advise);
+    let mut series = open(&paths)?;
+    let (numbers, sorted) = numbers.resolve(&series, &mut notes);
+    if let Some(paths) = sorted {
+        series = open(&paths)?;
+    }
+    notes.extend(series.notes.iter().cloned());
+    let layout = args.layout.of(&args.output)?;
+    let path = Made::of(args, &series, &numbers, &mut notes)?;
+    if let Some(range) = &args.dial {
+        return write_dial(args, &series, &path, &numbers, range, notes, start);
+    }
+    let mut planned = plan(args, &series, &path)?;
+    name_outputs(args, &series, &layout, &mut planned)?;
+    warn(args, &planned, &series, &path, &numbers, &mut notes);
+    let open_seconds = start.elapsed().as_secs_f64();
+
+    let mut skipped = HashSet::new();
+    if args.skip_existing {
+        for plan in planned.iter().filter(|plan| plan.path.symlink_metadata().is_ok()) {
+            require_same(plan, &record(plan, &series, &path, &numbers, &layout))?;
+            skipped.insert(plan.path.clone());
+        }
+    }
+    let mut report = Report::default();
+    if !args.dry_run {
+        require_free(args, &series, &planned, series.writes_folders(&layout))?;
+        let averages: Vec<Average> = planned
+            .iter()
+            .filter(|plan| !skipped.contains(&plan.path))
+            .map(|plan| Average {
+                path: plan.path.clone(),
+                weights: plan.weights.clone(),
+                record: record(plan, &series, &path, &numbers, &layout),
+            })
+            .collect();
+        if !averages.is_empty() {
+            let made = make_folder(args, planned.len())?;
+            let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
+            let written = series.write(&averages, &layout, &|bytes| bar.inc(bytes));
+            bar.finish_and_clear();
+            if written.is_err() && made {
+                // Ours, and empty: nothing of a failed run stays behind.
+                let _ = std::fs::remove_dir(&args.output);
+            }
+            report = written.map_err(advise)?;
+        }
+    }
+    let mut rows: Vec<OutputRow> = planned
+        .iter()
+        .map(|plan| OutputRow {
+            path: plan.path.display().to_string(),
+            strength: plan.strength.map_or(Value::Null, |strength| json!(strength)),
+            scheme: plan.scheme.clone(),
+            status: plan.status.standing,
+            reason: plan.status.reason.to_owned(),
+            answer: plan.answer,
+            remaining: plan.remaining,
+            skipped: skipped.contains(&plan.path),
+            score: None,
+            best: false,
+        })
+        .collect();
+    let mut failures = Vec::new();
+    let mut removed = false;
+    if let Some(command) = args.eval.as_deref().filter(|_| !args.dry_run) {
+        let files: Vec<&Path> = planned.iter().map(|plan| plan.path.as_path()).collect();
+        let scores = evaluate::run(command, &files, args.quiet);
+        for (row, score) in rows.iter_mut().zip(scores) {
+            match score {
+                Ok(score) => row.score = Some(score),
+                Err(reason) => failures.push(format!("{}: {reason}", row.path)),
+            }
+        }
+        let best = evaluate::best(rows.iter().map(|row| row.score), args.best);
+        if let Some(best) = best {
+            rows[best].best = true;
+        }
+        if args.keep == Keep::Best {
+            match best.filter(|_| failures.is_empty()) {
+                Some(best) => {
+                    remove_others(&rows, best).context("an output could not be removed")?;
+                    removed = true;
+                }
+                None => notes.push("an evaluation failed: every output is kept".into()),
+            }
+        }
+    }
+    let total = start.elapsed().as_secs_f64();
+    let seconds =
+        json!({ "open": open_seconds, "pass": report.pass_seconds, "finish": report.finish_seconds, "total": total });
+    if args.json {
+        print_json(&json!({
+            "outputs": rows,
+            "inputs": inputs_json(&series, &path, &numbers),
+            "weights": planned.iter().map(|plan| &plan.weights).collect::<Vec<_>>(),
+            "seconds": seconds,
+            "copied": copied(&series),
+            "notes": notes,
+        }))?;
+    } else {
+        text(&listing(args, &series, &path, &numbers, &planned, &rows, &report, total, removed))?;
+    }
+    if !args.quiet {
+        notes.iter().for_each(|note| eprintln!("note: {note}"));
+    }
+    match failures.first() {
+        None => Ok(()),
+        Some(first) => Err(Advice::error(
+            format!("{} of {} evaluations failed: {first}", failures.len(), rows.len()),
+            "the outputs are written; the command must exit with 0 and print a number",
+        )),
+    }
+}
+
+/// Hints for errors of the library.
+fn advise(error: afterfit::checkpoint::CheckpointError) -> anyhow::Error {
+    use afterfit::checkpoint::CheckpointError as E;
+    let message = error.to_string();
+    let hint = match &error {
+        E::NotFinite { name, .. } => format!("leave that checkpoint out, or copy the tensor: --copy '{name}'"),
+        E::Overflow { .. } => "use a wider --dtype".to_owned(),
+        E::Mismatch { .. } => {
+            "all checkpoints must be of one model; --filter, --from and --to choose among them".to_owned()
+        }
+        E::NoTensor { .. } | E::NoKey { .. } => "--key names the dictionary of the weights".to_owned(),
+        E::IsAverage { .. } => {
+            "average the checkpoints it came from; --filter chooses among the files of a folder".to_owned()
+        }
+        E::NotNumpy { .. } => "add --dtype f32".to_owned(),
+        E::NotAveraged { name, .. } => format!("copy it from the last checkpoint: --copy '{name}'"),
+        _ => return error.into(),
+    };
+    Advice::error(message, hint)
+}
+
+fn plan(args: &Args, series: &Series, made: &Made) -> Result<Vec<Planned>> {
+    let count = series.paths.len();
+    let mut planned = Vec::new();
+    let status = |weighting| Scheme::new(&made.info()).map(|scheme| scheme.status(weighting));
+    let mut add = |kind, strength, answer, scheme: String, status, weights| {
+        planned.push(Planned {
+            kind,
+            strength,
+            answer,
+            scheme,
+            status,
+            weights,
+            path: PathBuf::new(),
+            before: 0.0,
+            remaining: None,
+        });
+    };
+    let regularized = args.answer.map_or(Answer::Regularized, Answer::from);
+    let normalized = args.answer.map_or(Answer::Normalized, Answer::from);
+    for &ratio in &args.ratio {
+        let weights = ratio_weights(ratio, count, normalized)?;
+        add("ratio", Some(ratio), normalized, "ratio".into(), status(Weighting::Ratio(ratio))?, weights);
+    }
+    if args.uniform {
+        let weights = comparator_weights(Weighting::Uniform, count)?;
+        add("uniform", None, Answer::Normalized, "uniform".into(), status(Weighting::Uniform)?, weights);
+    }
+    for &last in &args.last {
+        let weights = comparator_weights(Weighting::Tail(last), count)?;
+        add("last", Some(last as f64), Answer::Normalized, "last".into(), status(Weighting::Tail(last))?, weights);
+    }
+    for &decay in &args.ema {
+        let weights = comparator_weights(Weighting::Ema(decay), count)?;
+        add("ema", Some(decay), Answer::Normalized, "ema".into(), status(Weighting::Ema(decay))?, weights);
+    }
+    for &l2 in args.l2.iter().flat_map(Strengths::values) {
+        planned.push(Planned::l2(made, l2, regularized)?);
+    }
+    if planned.is_empty() {
+        return Err(Advice::error(
+            "no strength was asked for",
+            "add --ratio 0.9999,0.999,0.99,0.9, or --l2 1e-5..1e-2:16 --rate 0.1, or --uniform",
+        ));
+    }
+    if planned.len() > MOST_OUTPUTS {
+        return Err(Advice::error(
+            format!("{} strengths are more than the {MOST_OUTPUTS} written in one go", planned.len()),
+            "a dial holds any number of them: --dial MIN..MAX",
+        ));
+    }
+    Ok(planned)
+}
+
+/// Gives each output its place.
+fn name_outputs(args: &Args, series: &Series, layout: &Layout, planned: &mut [Planned]) -> Result<()> {
+    let single = planned.len() == 1;
+    let folders = series.writes_folders(layout);
+    let inside = !single
+        || (args.output.is_dir() && !folders)
+        || args.output.as_os_str().to_string_lossy().ends_with('/') && !folders;
+    if !inside {
+        planned[0].path = args.output.clone();
+        return Ok(());
+    }
+    if !single && Format::of(&args.output) != Format::Safetensors
+        || args.output.extension().is_some_and(|ending| ending == "safetensors")
+    {
+        return Err(Advice::error(
+            format!("{} strengths do not fit one file, {}", planned.len(), args.output.display()),
+            "name a folder; --format chooses the files' format",
+        ));
+    }
+    let name = |plan: &Planned, write: fn(f64) -> String| match plan.strength {
+        Some(strength) => format!("{}-{}", plan.kind, write(strength)),
+        None => plan.kind.to_owned(),
+    };
+    // Those of a grid are cut unless two names would be one.
+    let names: HashSet<String> = planned.iter().map(|plan| name(plan, in_name)).collect();
+    let write = if names.len() == planned.len() { in_name } else { in_name_exactly };
+    let mut seen = HashSet::new();
+    for plan in planned.iter_mut() {
+        let stem = name(plan, write);
+        if !seen.insert(stem.clone()) {
+            return Err(Advice::error(format!("the strength {stem} was asked for twice"), "once is enough"));
+        }
+        plan.path = args.output.join(if folders { stem } else { format!("{stem}.{}", layout.format.ending()) });
+    }
+    Ok(())
+}
+
+/// What an output's metadata says of it.
+fn record(plan: &Planned, series: &Series, made: &Made, numbers: &[u64], layout: &Layout) -> String {
+    let rates: Vec<Option<f64>> = made.timeline.kept.iter().map(|&step| made.timeline.rate_at(step)).collect();
+    json!({
+        "kind": "average",
+        "version": env!("CARGO_PKG_VERSION"),
+        "strength": { plan.kind: plan.strength },
+        "scheme": plan.scheme,
+        "status": plan.status.standing,
+        "answer": plan.answer,
+        "weights": plan.weights,
+        "inputs": series.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
+        "steps": numbers,
+        "rates": rates,
+        "dtype": layout.dtype.map_or_else(|| "as the inputs".to_owned(), number::name),
+    })
+    .to_string()
+}
+
+#[allow(clippy::too_many_arguments)]
+fn write_dial(
+    args: &Args,
+    series: &Series,
+    made: &Made,
+    numbers: &[u64],
+    range: &Strengths,
+    mut notes: Vec<String>,
+    start: Instant,
+) -> Result<()> {
+    if args.l2.is_some() || !args.ratio.is_empty() || args.uniform || !args.last.is_empty() || !args.ema.is_empty() {
+        return Err(Advice::error("--dial writes a dial and nothing else", "run once more for the other strengths"));
+    }
+    if args.eval.is_some() || args.layout.is_set() {
+        return Err(Advice::error(
+            "--eval, --dtype, --format and --shard-size are for models, and --dial writes a dial",
+            "they are options of afterfit dial read, too",
+        ));
+    }
+    if series.paths.len() < 2 {
+        return Err(Advice::error("a dial needs at least two checkpoints", "there is one"));
+    }
+    let (from, to) = range.ends();
+    let nodes = Nodes::new(from, to, args.nodes)?;
+    let planned: Result<Vec<Planned>> =
+        nodes.l2().iter().map(|&l2| Planned::l2(made, l2, Answer::Regularized)).collect();
+    let mut planned = planned?;
+    planned.iter_mut().for_each(|plan| plan.path = args.output.clone());
+    warn(args, &planned, series, made, numbers, &mut notes);
+    let info = PathInfo {
+        rates: made.timeline.runs.iter().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize)).collect(),
+        ..made.info()
+    };
+    let grid: Vec<f64> = (0..=60).map(|i| (from * (to / from).powf(f64::from(i) / 60.0)).clamp(from, to)).collect();
+    let certificate = certificates(&nodes, &info, &grid)?.into_iter().fold(0.0, f64::max);
+    if args.skip_existing && args.output.symlink_metadata().is_ok() {
+        let found = afterfit::checkpoint::DialFile::open(&args.output)?;
+        let inputs: Vec<String> = series.paths.iter().map(|path| path.display().to_string()).collect();
+        if found.nodes != nodes || found.checkpoints != inputs || found.runs != made.timeline.runs {
+            return Err(Advice::error(
+                format!(
+                    "{} exists, but was not made from these checkpoints with these settings",
+                    args.output.display()
+                ),
+                "use --force to replace it, or another OUT",
+            ));
+        }
+        if args.json {
+            return print_json(
+                &json!({ "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "skipped": true }] }),
+            );
+        }
+        return text(&format!("{} exists already\n", args.output.display()));
+    }
+    let mut report = Report::default();
+    let open_seconds = start.elapsed().as_secs_f64();
+    if !args.dry_run {
+        if args.output.is_dir() {
+            return Err(Advice::error(
+                format!("{} is a folder", args.output.display()),
+                "name a file, such as run.dial",
+            ));
+        }
+        require_free(args, series, &planned[..1], false)?;
+        let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
+        let memory = args.layout.memory();
+        let setting =
+            DialSetting { nodes: &nodes, recurrence: made.recurrence, timeline: &made.timeline, remarks: &notes };
+        report = series.write_dial(&args.output, &setting, memory, &|bytes| bar.inc(bytes))?;
+        bar.finish_and_clear();
+    }
+    let worst = planned.iter().map(|plan| plan.status).max_by_key(|status| status.standing as u8);
+    let status = worst.unwrap_or(planned[0].status);
+    let total = start.elapsed().as_secs_f64();
+    if args.json {
+        print_json(&json!({
+            "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "scheme": made.scheme(), "status": status.standing, "reason": status.reason, "nodes": nodes.l2(), "certificate": certificate }],
+            "inputs": inputs_json(series, made, numbers),
+            "weights": planned.iter().map(|plan| &plan.weights).collect::<Vec<_>>(),
+            "seconds": { "open": open_seconds, "pass": report.pass_seconds, "finish": report.finish_seconds, "total": total },
+            "copied": copied(series),
+            "notes": notes,
+        }))?;
+    } else {
+        let mut out = describe(series, made, numbers);
+        let _ = writeln!(
+            out,
+            "dial      {} nodes over λ = {} … {}: no weight is off by more than {} of the farthest any moved",
+            nodes.l2().len(),
+            short(from),
+            short(to),
+            short(certificate)
+        );
+        let _ = writeln!(out, "l2        {}: {}", standing(status.standing), status.reason);
+        if !args.dry_run {
+            let _ = writeln!(
+                out,
+                "\nwrote {} ({}) in {total:.2} s\nread it with\n  afterfit dial read {} --l2 {} -o model.safetensors",
+                args.output.display(),
+                Bytes(report.bytes_written),
+                args.output.display(),
+                short((from * to).sqrt())
+            );
+        }
+        text(&out)?;
+    }
+    if !args.quiet {
+        notes.iter().for_each(|note| eprintln!("note: {note}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! `--dtype --format --shard-size --memory --answer`: what models are written as, wherever they are written.
+
+use std::path::Path;
+
+use afterfit::checkpoint::{Format, Layout, number};
+use afterfit::scheme::Answer;
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::output::{Advice, Bytes};
+
+/// Options of every command that writes models of networks.
+#[derive(clap::Args)]
+pub(crate) struct LayoutArgs {
+    /// Type of the averaged tensors: f64, f32, f16, bf16, f8-e4m3 or f8-e5m2 (default: as they came).
+    #[arg(long, value_name = "TYPE", help_heading = "Outputs")]
+    dtype: Option<String>,
+    /// File format (default: OUT's ending, else safetensors).
+    #[arg(long, value_enum, help_heading = "Outputs")]
+    format: Option<FormatArg>,
+    /// Cut outputs into files of at most this size, such as 5GB.
+    #[arg(long, value_name = "SIZE", help_heading = "Outputs")]
+    shard_size: Option<Bytes>,
+    /// Memory for buffers, such as 64MB (default: a twentieth of the model, from 1 to 64 MB).
+    #[arg(long, value_name = "SIZE", help_heading = "Outputs")]
+    memory: Option<Bytes>,
+}
+
+impl LayoutArgs {
+    /// The layout of what goes to `output`.
+    pub(crate) fn of(&self, output: &Path) -> Result<Layout> {
+        let parse = |name: &String| {
+            number::parse(name).ok_or_else(|| {
+                Advice::error(format!("--dtype {name} is not a type"), "f64, f32, f16, bf16, f8-e4m3 and f8-e5m2 are")
+            })
+        };
+        let format = self.format.map_or_else(|| Format::of(output), Format::from);
+        if self.shard_size.is_some() && format != Format::Safetensors {
+            return Err(Advice::error("--shard-size is for safetensors alone", "leave out --format or --shard-size"));
+        }
+        Ok(Layout {
+            format,
+            dtype: self.dtype.as_ref().map(parse).transpose()?,
+            shard_bytes: self.shard_size.map(|size| size.0),
+            // Whoever names a .safetensors file gets one.
+            single: self.shard_size.is_none() && output.extension().is_some_and(|ending| ending == "safetensors"),
+            memory: self.memory(),
+        })
+    }
+
+    /// Bytes of buffers asked for.
+    pub(crate) fn memory(&self) -> Option<u64> {
+        self.memory.map(|size| size.0)
+    }
+
+    /// Whether a type, a format or shards were asked for.
+    pub(crate) fn is_set(&self) -> bool {
+        self.dtype.is_some() || self.format.is_some() || self.shard_size.is_some()
+    }
+}
+
+/// A number in a file's name: all digits where they are few (0.99999 must not become 1), else four.
+pub(crate) fn in_name(value: f64) -> String {
+    let exact = in_name_exactly(value);
+    if exact.len() <= 10 { exact } else { crate::output::short(value) }
+}
+
+/// A number in a file's name, with all its digits.
+pub(crate) fn in_name_exactly(value: f64) -> String {
+    if (1e-3..1e6).contains(&value) { value.to_string() } else { format!("{value:e}") }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AnswerArg {
+    /// The unspent mass goes to the last checkpoint.
+    Regularized,
+    /// The weights are divided by the mass spent.
+    Normalized,
+}
+
+impl From<AnswerArg> for Answer {
+    fn from(arg: AnswerArg) -> Self {
+        match arg {
+            AnswerArg::Regularized => Self::Regularized,
+            AnswerArg::Normalized => Self::Normalized,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatArg {
+    /// One safetensors file, or a folder of shards.
+    Safetensors,
+    /// numpy's archive.
+    Npz,
+    /// A state dictionary for torch.load.
+    Pt,
+}
+
+impl From<FormatArg> for Format {
+    fn from(arg: FormatArg) -> Self {
+        match arg {
+            FormatArg::Safetensors => Self::Safetensors,
+            FormatArg::Npz => Self::Npz,
+            FormatArg::Pt => Self::Torch,
+        }
+    }
+}
