@@ -10,6 +10,7 @@ mod folder;
 mod npz;
 pub mod number;
 mod output;
+mod pack;
 mod pickle;
 pub(crate) mod safetensors;
 mod series;
