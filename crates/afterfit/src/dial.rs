@@ -561,7 +561,10 @@ pub(crate) fn groups(nodes: usize) -> Vec<String> {
 }
 
 impl Part {
-    pub(crate) fn len(&self) -> usize {
+    /// How many numbers.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
         self.shape.iter().fold(1, |size: usize, &length| size.saturating_mul(length))
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use safetensors::Dtype;
 
 use super::output::{Average, Layout, Report, sweep, temporary};
-use super::safetensors::{header_bytes, read_header};
+use super::safetensors::{header_bytes, read_header, write_safetensors};
 use super::series::{Series, Treatment};
 use super::stream::{Pass, Row, Sum};
 use super::{CheckpointError, DataFile, Place, Tensor, Timeline, Training, malformed, number, open_plain, write_at};
@@ -157,6 +157,93 @@ impl Series {
     }
 }
 
+/// A dial that was kept while a network trained, in f32 on its own device, on its way to a file.
+#[derive(Debug, Clone)]
+pub struct LiveDial<'a> {
+    /// The nodes.
+    pub nodes: &'a Nodes,
+    /// How the path was made.
+    pub recurrence: Recurrence,
+    /// The rates of its steps.
+    pub runs: &'a [RateRun],
+    /// The farthest any weight moved from the centre.
+    pub reach: f64,
+    /// The tensors that are averaged.
+    pub parts: Vec<Part>,
+    /// Those that are not.
+    pub copied: Vec<Part>,
+    /// What whoever reads the dial should know.
+    pub remarks: Vec<String>,
+}
+
+impl LiveDial<'_> {
+    /// Writes the file. `read` gives a tensor's numbers by group (0: the centre, 1: the last iterate, 2 + j: the centred
+    /// sum of node j, `None`: one that is not averaged) and position in its list.
+    pub fn write(
+        &self,
+        path: &Path,
+        read: &mut dyn FnMut(Option<usize>, usize) -> std::io::Result<Vec<f32>>,
+    ) -> Result<()> {
+        let (from, to) = self.nodes.range();
+        let steps = self.runs.iter().map(|run| run.steps).sum();
+        let header = Header {
+            kind: KIND.into(),
+            version: 1,
+            from,
+            to,
+            nodes: self.nodes.l2().len(),
+            recurrence: self.recurrence,
+            quadratic: false,
+            stochastic: true,
+            shape: [self.parts.iter().map(Part::len).sum(), 1],
+            steps,
+            reach: self.reach,
+            seen: true,
+            parts: self.parts.clone(),
+            dtypes: vec![number::name(Dtype::F32); self.parts.len()],
+            copied: self.copied.iter().map(|part| part.name.clone()).collect(),
+            tied: Vec::new(),
+            source: Some(serde_json::json!({ "remarks": self.remarks })),
+        };
+        let masses: Result<Vec<f64>> = self
+            .nodes
+            .l2()
+            .iter()
+            .map(|&l2| Ok(kept_weights(self.recurrence, self.runs, l2, &[0, steps], Stride::Left)?.remaining))
+            .collect();
+        let scalars = [
+            ("masses", masses?),
+            ("rates", self.runs.iter().map(|run| run.rate).collect()),
+            ("rate_steps", self.runs.iter().map(|run| run.steps as f64).collect()),
+        ];
+        let mut tensors: Vec<(String, Dtype, Vec<usize>)> =
+            scalars.iter().map(|(name, values)| ((*name).to_owned(), Dtype::F64, vec![values.len()])).collect();
+        let groups = groups(self.nodes.l2().len());
+        for group in &groups {
+            let of = |part: &Part| (format!("{group}/{}", part.name), Dtype::F32, part.shape.clone());
+            tensors.extend(self.parts.iter().map(of));
+        }
+        tensors.extend(
+            self.copied.iter().map(|part| (format!("copied/{}", part.name), Dtype::F32, part.shape.clone())),
+        );
+        let json = serde_json::to_string(&header).unwrap_or_default();
+        let metadata = BTreeMap::from([("afterfit".to_owned(), json)]);
+        write_safetensors(path, &tensors, &metadata, &mut |at, file| {
+            if let Some((_, values)) = scalars.get(at) {
+                return values.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()));
+            }
+            let (group, part) = ((at - scalars.len()) / self.parts.len(), (at - scalars.len()) % self.parts.len());
+            let values = match group < groups.len() {
+                true => read(Some(group), part)?,
+                false => read(None, at - scalars.len() - groups.len() * self.parts.len())?,
+            };
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            file.write_all(&bytes)
+        })?;
+        Ok(())
+    }
+}
+
 /// A dial on disk, opened without reading its numbers.
 #[derive(Debug)]
 pub struct DialFile {
@@ -261,10 +348,15 @@ impl DialFile {
             places: Vec::new(),
             files: Vec::new(),
         };
+        // Sums are f64, or f32 where a GPU kept them.
+        let is_single = |part: &Part| {
+            known.get(format!("center/{}", part.name).as_str()).is_some_and(|info| info.dtype == Dtype::F32)
+        };
+        let sums = if header.parts.first().is_some_and(is_single) { Dtype::F32 } else { Dtype::F64 };
         for group in groups(header.nodes) {
             let mut places = Vec::with_capacity(header.parts.len());
             for part in &header.parts {
-                let tensor = find(&format!("{group}/{}", part.name), Some(&part.shape), Some(Dtype::F64))?;
+                let tensor = find(&format!("{group}/{}", part.name), Some(&part.shape), Some(sums))?;
                 places.push(tensor.place.clone());
                 if group == "center" {
                     series.tensors.push(Tensor { name: part.name.clone(), ..tensor });

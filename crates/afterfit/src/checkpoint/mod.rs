@@ -28,7 +28,8 @@ use std::sync::Arc;
 use ::safetensors::Dtype;
 use thiserror::Error;
 
-pub use dial::{DialFile, DialSetting, Reading};
+pub use self::safetensors::write_safetensors;
+pub use dial::{DialFile, DialSetting, LiveDial, Reading};
 pub use folder::{expand, sidecars};
 pub use output::{Average, Format, Layout, Report};
 pub use series::{Series, Treatment};
@@ -331,6 +332,20 @@ impl Checkpoint {
         let record =
             self.metadata.get("afterfit").and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
         record.is_some_and(|record| record.get("kind").and_then(serde_json::Value::as_str) == Some("average"))
+    }
+
+    /// The numbers of one of its tensors as f32, whatever type they have in the file. Memory: the tensor.
+    pub fn read_f32(&self, tensor: &Tensor) -> Result<Vec<f32>> {
+        let file = &self.files[tensor.place.file as usize];
+        let mut reader = stream::Copier::default();
+        let mut values = Vec::with_capacity(tensor.len() as usize);
+        while (values.len() as u64) < tensor.len() {
+            let start = values.len() as u64;
+            let count = (tensor.len() - start).min(stream::CHUNK as u64) as usize;
+            let bytes = reader.chunk(file, &tensor.place, tensor, start, count, Dtype::F32)?;
+            values.extend(bytes.as_chunks().0.iter().map(|&bits| f32::from_le_bytes(bits)));
+        }
+        Ok(values)
     }
 
     /// Bytes of all tensors.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufWriter, Read, Write};
 use std::path::Path;
 
 use ::safetensors::Dtype;
@@ -10,7 +10,8 @@ use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::{Checkpoint, DataFile, Place, Result, Tensor, Training, malformed, number};
+use super::output::temporary;
+use super::{Checkpoint, CheckpointError, DataFile, Place, Result, Tensor, Training, malformed, number};
 
 /// Headers beyond this are refused, as the safetensors library does.
 const HEADER_LIMIT: u64 = 100_000_000;
@@ -99,7 +100,7 @@ pub(crate) fn read_header(path: &Path, reader: &mut impl Read, length: u64) -> R
 
 /// Opens a single file.
 pub(super) fn open(path: &Path, mut file: File) -> Result<Checkpoint> {
-    let length = file.metadata().map_err(|source| super::CheckpointError::Io { path: path.into(), source })?.len();
+    let length = file.metadata().map_err(|source| CheckpointError::Io { path: path.into(), source })?.len();
     let header = read_header(path, &mut std::io::BufReader::new(&mut file), length)?;
     let tensors = header.tensors.into_iter().map(|(name, info)| {
         let offset = header.data_start + info.data_offsets.0 as u64;
@@ -145,4 +146,58 @@ pub(crate) fn header_bytes(
     bytes.extend(json);
     offsets.iter_mut().for_each(|offset| *offset += start);
     (bytes, offsets)
+}
+
+/// Writes a safetensors file of named tensors: under a temporary name first, the same bytes for the same content.
+///
+/// `fill` writes the numbers of tensor `i`, little-endian and row-major. What it writes must have the size announced.
+pub fn write_safetensors(
+    path: &Path,
+    tensors: &[(String, Dtype, Vec<usize>)],
+    metadata: &BTreeMap<String, String>,
+    fill: &mut dyn FnMut(usize, &mut dyn Write) -> std::io::Result<()>,
+) -> Result<()> {
+    let io = |source| CheckpointError::Io { path: path.into(), source };
+    let (header, offsets) = header_bytes(tensors, metadata, 0);
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = BufWriter::with_capacity(1 << 20, temporary().tempfile_in(parent).map_err(io)?);
+    file.write_all(&header).map_err(io)?;
+    for (i, (name, dtype, shape)) in tensors.iter().enumerate() {
+        let mut counted = Counted { file: &mut file, bytes: 0 };
+        fill(i, &mut counted).map_err(io)?;
+        let found = counted.bytes;
+        let expected = offsets.get(i + 1).map_or_else(
+            || shape.iter().map(|&length| length as u64).product::<u64>() * number::size(*dtype).unwrap_or(0),
+            |next| next - offsets[i],
+        );
+        if found != expected {
+            return Err(CheckpointError::Tensor {
+                path: path.into(),
+                name: name.clone(),
+                reason: format!("{found} bytes for {dtype:?} {shape:?}, which takes {expected}"),
+            });
+        }
+    }
+    let file = file.into_inner().map_err(|error| io(error.into_error()))?;
+    crate::store::set_ordinary_permissions(file.as_file()).map_err(io)?;
+    file.persist(path).map_err(|error| io(error.error))?;
+    Ok(())
+}
+
+/// Counts what passes through.
+struct Counted<'a> {
+    file: &'a mut dyn Write,
+    bytes: u64,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
+    }
 }
