@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::experiment::{Outcome, Run, Table, distance_2};
-use crate::plot::{Figure, Panel, Style, color, linear, log, series};
+use paper::plot::{Figure, Panel, Style, color, linear, log, series};
 use crate::toy;
 
 /// Seeded runs of each optimizer.

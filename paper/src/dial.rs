@@ -10,7 +10,7 @@ use afterfit::scheme::{Answer, Stride, Weighting};
 use faer::Mat;
 
 use crate::experiment::{Outcome, Table};
-use crate::plot::{Figure, Panel, Style, color, linear, log, series};
+use paper::plot::{Figure, Panel, Style, color, linear, log, series};
 
 const WIDTH: usize = 40;
 const STEPS: u64 = 4000;

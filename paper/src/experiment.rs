@@ -9,7 +9,7 @@ use afterfit::optimizer::{Method, Optimizer, RateSchedule};
 use afterfit::path::{Batches, Iterate, LivePath, Path as _};
 use serde::{Deserialize, Serialize};
 
-use crate::plot::{Figure, png};
+use paper::plot::{Figure, png};
 
 /// Numbers by column.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use afterfit::optimizer::Method;
 use afterfit::path::Batches;
 
 use crate::experiment::{Outcome, Run, Table};
-use crate::plot::{Figure, Panel, Style, color, linear, log, series, thinned};
+use paper::plot::{Figure, Panel, Style, color, linear, log, series, thinned};
 use crate::toy;
 
 type Point = [f64; 2];

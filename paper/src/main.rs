@@ -9,7 +9,6 @@ mod kernel;
 mod lasso;
 mod mnist;
 mod page;
-mod plot;
 mod toy;
 
 use std::path::{Path, PathBuf};

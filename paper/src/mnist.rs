@@ -1,8 +1,5 @@
 //! Figures 4 and 5: linear and softmax regression on MNIST (or Fashion-MNIST), three optimizers, deterministic and stochastic.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use afterfit::Result;
 use afterfit::data::{self, Format, Matrix, Source};
 use afterfit::objective::{Dense, Features, LeastSquares, Objective, Softmax};
@@ -13,7 +10,7 @@ use anyhow::Context;
 use faer::Mat;
 
 use crate::experiment::{Outcome, Run, Table, distance_1, norm_1, steps};
-use crate::plot::{Figure, Panel, Style, color, linear, log, series};
+use paper::plot::{Figure, Panel, Style, color, linear, log, series};
 
 const RATE: f64 = 0.01;
 const L2: f64 = 4.0;
@@ -36,7 +33,7 @@ pub(crate) struct Images {
 
 /// The data set from the cache of `afterfit data get`, fetched on first use.
 pub(crate) fn load(name: &str, part: &str) -> anyhow::Result<Images> {
-    let folder = fetch(name)?;
+    let folder = paper::fetch(name)?;
     let path = folder.join(format!("{part}-images-idx3-ubyte"));
     let Source::Arrays { features, target, .. } = data::read(&path, Format::of(&path)?, None, &[])? else {
         anyhow::bail!("{}: not images", path.display());
@@ -49,26 +46,6 @@ pub(crate) fn load(name: &str, part: &str) -> anyhow::Result<Images> {
     };
     anyhow::ensure!(largest <= 1.0, "pixels up to {largest}: they must lie in [0, 1]");
     Ok(Images { x, labels, name: name.into() })
-}
-
-fn fetch(name: &str) -> anyhow::Result<PathBuf> {
-    // The command sits beside this program, or cargo builds it.
-    let own = std::env::current_exe()?.with_file_name("afterfit");
-    let mut command = if own.is_file() {
-        Command::new(own)
-    } else {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["run", "--release", "--quiet", "-p", "afterfit-cli", "--"]);
-        cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
-        cargo
-    };
-    let output = command.args(["data", "get", name]).output().context("the afterfit command could not be started")?;
-    anyhow::ensure!(
-        output.status.success(),
-        "`afterfit data get {name}` failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }
 
 /// The first `count` rows.

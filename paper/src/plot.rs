@@ -3,30 +3,30 @@
 use std::fmt::Write;
 
 /// The same colour for the same thing in every figure.
-pub(crate) mod color {
+pub mod color {
     /// The unregularized path w.
-    pub(crate) const PATH: &str = "#2a9d3a";
+    pub const PATH: &str = "#2a9d3a";
     /// The explicitly regularized path ŵ.
-    pub(crate) const HAT: &str = "#2457c5";
+    pub const HAT: &str = "#2457c5";
     /// The normalized average w̃ (the paper's).
-    pub(crate) const TILDE: &str = "#d1342f";
+    pub const TILDE: &str = "#d1342f";
     /// The regularized answer.
-    pub(crate) const REGULARIZED: &str = "#111111";
+    pub const REGULARIZED: &str = "#111111";
     /// What theory says: rates, bounds, certificates.
-    pub(crate) const THEORY: &str = "#8a6fc8";
+    pub const THEORY: &str = "#8a6fc8";
     /// What the authors' scripts computed where they slipped.
-    pub(crate) const SLIP: &str = "#b08d57";
+    pub const SLIP: &str = "#b08d57";
     /// ℓ1 solutions that no average reaches.
-    pub(crate) const OUTSIDE: &str = "#e07b00";
+    pub const OUTSIDE: &str = "#e07b00";
     /// Contours and guides.
-    pub(crate) const GUIDE: &str = "#b8bec8";
+    pub const GUIDE: &str = "#b8bec8";
     /// More curves of one kind, light to dark.
-    pub(crate) const LADDER: [&str; 5] = ["#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08306b"];
+    pub const LADDER: [&str; 5] = ["#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08306b"];
 }
 
 /// How a series is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Style {
+pub enum Style {
     /// A line of this width.
     Line(f64),
     /// A dashed line.
@@ -41,19 +41,19 @@ pub(crate) enum Style {
 
 /// Points drawn alike.
 #[derive(Debug, Clone)]
-pub(crate) struct Series {
+pub struct Series {
     /// What the legend says; nothing when empty.
-    pub(crate) label: String,
+    pub label: String,
     /// One of [`color`].
-    pub(crate) color: &'static str,
+    pub color: &'static str,
     /// How it is drawn.
-    pub(crate) style: Style,
+    pub style: Style,
     /// x and y; a number that cannot be shown breaks a line.
-    pub(crate) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
 }
 
 /// Makes a series.
-pub(crate) fn series(
+pub fn series(
     label: &str,
     color: &'static str,
     style: Style,
@@ -64,29 +64,29 @@ pub(crate) fn series(
 
 /// One direction of a panel.
 #[derive(Debug, Clone)]
-pub(crate) struct Axis {
+pub struct Axis {
     /// What is measured.
-    pub(crate) label: String,
+    pub label: String,
     /// Logarithmic or linear.
-    pub(crate) log: bool,
+    pub log: bool,
     /// The ends; those of the data when `None`.
-    pub(crate) range: Option<(f64, f64)>,
+    pub range: Option<(f64, f64)>,
 }
 
 /// A linear axis.
-pub(crate) fn linear(label: &str) -> Axis {
+pub fn linear(label: &str) -> Axis {
     Axis { label: label.into(), log: false, range: None }
 }
 
 /// A logarithmic axis.
-pub(crate) fn log(label: &str) -> Axis {
+pub fn log(label: &str) -> Axis {
     Axis { label: label.into(), log: true, range: None }
 }
 
 impl Axis {
     /// With these ends.
     #[must_use]
-    pub(crate) fn within(self, low: f64, high: f64) -> Self {
+    pub fn within(self, low: f64, high: f64) -> Self {
         Self { range: Some((low, high)), ..self }
     }
 
@@ -150,7 +150,7 @@ fn short(value: f64) -> String {
 }
 
 /// Leaves out points that would lie on top of the one before: closer than `gap` of the data's units.
-pub(crate) fn thinned(points: Vec<(f64, f64)>, gap: f64) -> Vec<(f64, f64)> {
+pub fn thinned(points: Vec<(f64, f64)>, gap: f64) -> Vec<(f64, f64)> {
     let mut kept: Vec<(f64, f64)> = Vec::new();
     let last = points.last().copied();
     for point in points {
@@ -180,28 +180,28 @@ fn power(exponent: i64) -> String {
 
 /// A set of axes with data.
 #[derive(Debug, Clone)]
-pub(crate) struct Panel {
+pub struct Panel {
     /// Above it.
-    pub(crate) title: String,
+    pub title: String,
     /// Across.
-    pub(crate) x: Axis,
+    pub x: Axis,
     /// Up.
-    pub(crate) y: Axis,
+    pub y: Axis,
     /// In drawing order.
-    pub(crate) series: Vec<Series>,
+    pub series: Vec<Series>,
 }
 
 /// A figure of panels in rows.
 #[derive(Debug, Clone)]
-pub(crate) struct Figure {
+pub struct Figure {
     /// File name without ending.
-    pub(crate) name: String,
+    pub name: String,
     /// Above all panels.
-    pub(crate) title: String,
+    pub title: String,
     /// Row by row.
-    pub(crate) panels: Vec<Panel>,
+    pub panels: Vec<Panel>,
     /// Panels in a row.
-    pub(crate) columns: usize,
+    pub columns: usize,
 }
 
 const WIDTH: f64 = 330.0;
@@ -225,7 +225,7 @@ fn text_width(text: &str, size: f64) -> f64 {
 impl Figure {
     /// The picture.
     #[must_use]
-    pub(crate) fn svg(&self) -> String {
+    pub fn svg(&self) -> String {
         let columns = self.columns.min(self.panels.len()).max(1);
         let rows = self.panels.len().div_ceil(columns);
         let width = columns as f64 * (LEFT + WIDTH + RIGHT);
@@ -394,7 +394,7 @@ impl Panel {
 }
 
 /// The picture in pixels, twice as many as units. The font is part of the program: the same bytes on every machine.
-pub(crate) fn png(svg: &str) -> anyhow::Result<Vec<u8>> {
+pub fn png(svg: &str) -> anyhow::Result<Vec<u8>> {
     let mut options = resvg::usvg::Options { font_family: "DejaVu Sans".into(), ..Default::default() };
     options.fontdb_mut().load_font_data(include_bytes!("../assets/DejaVuSans.ttf").to_vec());
     let tree = resvg::usvg::Tree::from_str(svg, &options)?;
