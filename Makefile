@@ -5,7 +5,10 @@ TORCH_VENV := .venv-torch
 PYTHON := $(VENV)/bin/python
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: all demo test test-heavy fuzz lint doc deny bench clean
+# What needs libtorch is built and tested on its own.
+EVERYDAY := --workspace --exclude afterfit-nets
+
+.PHONY: all demo test test-heavy test-nets nets fuzz lint doc deny bench clean
 
 all: lint test
 
@@ -15,11 +18,11 @@ demo:
 # The everyday tests: the library, the command, and scikit-learn as a judge.
 test: $(VENV)/ready
 ifeq ($(NEXTEST),yes)
-	cargo nextest run --workspace
+	cargo nextest run $(EVERYDAY)
 else
-	cargo test --workspace --lib --bins --tests
+	cargo test $(EVERYDAY) --lib --bins --tests
 endif
-	cargo test --workspace --doc
+	cargo test $(EVERYDAY) --doc
 	cargo build --release
 	$(PYTHON) tests/oracle.py target/release/afterfit
 	$(PYTHON) tests/checkpoints.py target/release/afterfit
@@ -31,6 +34,23 @@ test-heavy: $(VENV)/ready $(TORCH_VENV)/ready
 	$(TORCH_VENV)/bin/python tests/checkpoints.py target/release/afterfit --torch
 	cargo run --release -p paper -- all check
 
+# The networks on libtorch, on a CPU: lint, build, PyTorch's numbers, resuming, dials, the command from end to end.
+WITH_TORCH := VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PATH="$(CURDIR)/$(TORCH_VENV)/bin:$$PATH" LIBTORCH_USE_PYTORCH=1
+test-nets: $(TORCH_VENV)/ready
+	$(WITH_TORCH) cargo clippy -p afterfit-nets --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(WITH_TORCH) cargo doc -p afterfit-nets --no-deps
+	cargo build -p afterfit-cli
+ifeq ($(NEXTEST),yes)
+	$(WITH_TORCH) cargo nextest run -p afterfit-nets
+else
+	$(WITH_TORCH) cargo test -p afterfit-nets
+endif
+	$(TORCH_VENV)/bin/python tests/nets.py target/debug/afterfit-nets
+
+# `make nets` builds the command for real runs: target/release/afterfit-nets.
+nets: $(TORCH_VENV)/ready
+	$(WITH_TORCH) cargo build --release -p afterfit-nets
+
 # Five minutes of fuzzing for each reader of foreign files. cargo-fuzz wants a nightly compiler or RUSTC_BOOTSTRAP=1.
 FUZZ_SECONDS := 300
 fuzz:
@@ -41,11 +61,11 @@ fuzz:
 
 lint:
 	cargo fmt --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	cargo clippy $(EVERYDAY) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc $(EVERYDAY) --no-deps
 
 doc:
-	cargo doc --workspace --no-deps --open
+	cargo doc $(EVERYDAY) --no-deps --open
 
 # Licences, sources and duplicate versions of what we depend on; advisories need the network (cargo deny check).
 deny:

@@ -1,0 +1,61 @@
+//! The `afterfit-nets` command: the paper's networks, trained once, regularized afterwards.
+
+mod args;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// VGG-16 and ResNet-18 on CIFAR: train once, choose the regularization afterwards.
+#[derive(Parser)]
+#[command(name = "afterfit-nets", version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train a network: a checkpoint an epoch, and a dial of every iterate. Goes on where a run in the folder stopped.
+    Train(args::Train),
+    /// Average a run's checkpoints, every strength in one pass (`afterfit average` does the same to any checkpoints).
+    Average(args::Average),
+    /// Recompute the batch-norm statistics of averaged models on a run's augmented training images.
+    Refresh(args::Refresh),
+    /// Accuracy and loss of models of a run.
+    Evaluate(args::Evaluate),
+    /// One entry of the paper's Table 1: train, average, refresh, evaluate; and the dial beside it.
+    Table1(args::Table1),
+    /// Noisy labels: a trained network memorizes them, and the dial of the same run does not.
+    Noise(args::Noise),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // tch panics where libtorch fails (no memory left on the GPU, most often), with pages of its call stack.
+    std::panic::set_hook(Box::new(|panic| {
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("something unexpected happened").replace("\\n", "\n");
+        eprintln!("error: {}", text.lines().next().unwrap_or_default());
+    }));
+    match std::panic::catch_unwind(|| run(cli)) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(error)) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        Command::Train(args) => args.run(),
+        Command::Average(args) => args.run(),
+        Command::Refresh(args) => args.run(),
+        Command::Evaluate(args) => args.run(),
+        Command::Table1(args) => args.run(),
+        Command::Noise(args) => args.run(),
+    }
+}

@@ -1,0 +1,84 @@
+//! The same weights and images give PyTorch's scores, loss, gradients and steps (`fixtures/make.py`).
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use afterfit_nets::model::{Layout, Model, Precision};
+use afterfit_nets::net::{Architecture, Mode, Net};
+use afterfit_nets::shim::Sgd;
+use tch::{Device, Kind, Tensor};
+
+const TOLERANCE: f64 = 1e-5;
+
+fn off(ours: &Tensor, theirs: &Tensor) -> f64 {
+    assert_eq!(ours.size(), theirs.size());
+    (ours - theirs).abs().max().double_value(&[])
+}
+
+fn require_close(what: &str, ours: &Tensor, theirs: &Tensor) {
+    let scale = theirs.abs().max().double_value(&[]).max(1.0);
+    let off = off(ours, theirs);
+    assert!(off <= TOLERANCE * scale, "{what} is off by {off:e}");
+}
+
+fn compare(architecture: Architecture) {
+    let file = format!("tests/fixtures/parity-{}.safetensors", architecture.name());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let theirs: HashMap<String, Tensor> = Tensor::read_safetensors(path).expect("the fixture").into_iter().collect();
+    let layout = Rc::new(Layout::new(Net::new(architecture, 2, 3, 10)));
+    let mut model = Model::start(layout.clone(), 5, Device::Cpu, Precision::F32);
+    let mut given = 0;
+    for (name, value) in &theirs {
+        if let Some(name) = name.strip_prefix("before/") {
+            assert!(model.set(name, value).expect("a tensor of the right shape"), "{name}");
+            given += 1;
+        }
+    }
+    assert_eq!(given, model.names().len(), "the fixture covers the whole network");
+
+    let gradient = model.weights.zeros_like();
+    let (images, labels) = (&theirs["images"], &theirs["labels"]);
+    let (scores, loss) = model.gradient(images, labels, 0.1, &gradient).expect("a gradient");
+    require_close("scores", &scores, &theirs["scores"]);
+    require_close("loss", &loss, &theirs["loss"]);
+    for (index, slot) in layout.net.slots.iter().enumerate() {
+        let name = format!("gradient/{}", slot.name);
+        require_close(&name, &layout.view(&gradient, index), &theirs[&name]);
+    }
+
+    let check = |model: &Model, prefix: &str| {
+        for (index, slot) in layout.net.slots.iter().enumerate() {
+            let name = format!("{prefix}/{}", slot.name);
+            require_close(&name, &layout.view(&model.weights, index), &theirs[&name]);
+        }
+        let statistics = layout.statistics(&model.statistics);
+        for (statistic, (mean, variance)) in layout.net.statistics.iter().zip(&statistics) {
+            require_close("a mean", mean, &theirs[&format!("{prefix}/{}.running_mean", statistic.name)]);
+            require_close("a variance", variance, &theirs[&format!("{prefix}/{}.running_var", statistic.name)]);
+        }
+    };
+    let number = |value: f64| Tensor::from(value).to_kind(Kind::Float);
+    let plain = Sgd { momentum: 0.0, nesterov: false, decay: 5e-4 };
+    plain.step(&mut model.weights, &gradient, None, &number(0.1)).expect("a step");
+    check(&model, "after");
+    require_close("scores by statistics", &model.scores(images, Mode::Statistics), &theirs["evaluated"]);
+
+    let nesterov = Sgd { momentum: 0.9, nesterov: true, decay: 5e-4 };
+    let mut velocity = model.weights.zeros_like();
+    for _ in 0..3 {
+        let _ = model.gradient(images, labels, 0.1, &gradient).expect("a gradient");
+        nesterov.step(&mut model.weights, &gradient, Some(&mut velocity), &number(0.01)).expect("a step");
+    }
+    check(&model, "momentum");
+}
+
+#[test]
+fn resnet_18_is_pytorchs() {
+    compare(Architecture::ResNet18);
+}
+
+#[test]
+fn vgg_16_is_pytorchs() {
+    compare(Architecture::Vgg16);
+}
