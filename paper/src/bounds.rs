@@ -12,8 +12,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::experiment::{Outcome, Run, Table, distance_2};
-use paper::plot::{Figure, Panel, Style, color, linear, log, series};
 use crate::toy;
+use paper::plot::{Figure, Panel, Style, color, linear, log, series};
 
 /// Seeded runs of each optimizer.
 const RUNS: u64 = 400;

@@ -6,8 +6,8 @@ use afterfit::optimizer::Method;
 use afterfit::path::Batches;
 
 use crate::experiment::{Outcome, Run, Table};
-use paper::plot::{Figure, Panel, Style, color, linear, log, series, thinned};
 use crate::toy;
+use paper::plot::{Figure, Panel, Style, color, linear, log, series, thinned};
 
 type Point = [f64; 2];
 

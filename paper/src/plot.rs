@@ -53,12 +53,7 @@ pub struct Series {
 }
 
 /// Makes a series.
-pub fn series(
-    label: &str,
-    color: &'static str,
-    style: Style,
-    points: impl IntoIterator<Item = (f64, f64)>,
-) -> Series {
+pub fn series(label: &str, color: &'static str, style: Style, points: impl IntoIterator<Item = (f64, f64)>) -> Series {
     Series { label: label.into(), color, style, points: points.into_iter().collect() }
 }
 

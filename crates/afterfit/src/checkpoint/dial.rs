@@ -223,9 +223,8 @@ impl LiveDial<'_> {
             let of = |part: &Part| (format!("{group}/{}", part.name), Dtype::F32, part.shape.clone());
             tensors.extend(self.parts.iter().map(of));
         }
-        tensors.extend(
-            self.copied.iter().map(|part| (format!("copied/{}", part.name), Dtype::F32, part.shape.clone())),
-        );
+        tensors
+            .extend(self.copied.iter().map(|part| (format!("copied/{}", part.name), Dtype::F32, part.shape.clone())));
         let json = serde_json::to_string(&header).unwrap_or_default();
         let metadata = BTreeMap::from([("afterfit".to_owned(), json)]);
         write_safetensors(path, &tensors, &metadata, &mut |at, file| {
