@@ -7,7 +7,7 @@ use afterfit_nets::checkpoint::{self, Snapshot};
 use afterfit_nets::data::{self, Data, Name, Taken};
 use afterfit_nets::measure::{Refresher, evaluate};
 use afterfit_nets::model::Precision;
-use afterfit_nets::net::Architecture;
+use afterfit_nets::net::{Architecture, Kernels};
 use afterfit_nets::run::{DialRange, Folder, Settings};
 use afterfit_nets::study::{self, Findings, RATIOS, Row, Study, Wanted};
 use afterfit_nets::train::{self, Options, Trained};
@@ -44,6 +44,9 @@ struct Common {
     /// The network.
     #[arg(long, value_enum, default_value = "resnet-18")]
     net: Architecture,
+    /// How kernels of convolutions start.
+    #[arg(long, value_enum, default_value = "torch")]
+    kernels: Kernels,
     /// Channels of the first layer; 64 is the paper's.
     #[arg(long, default_value_t = 64, value_name = "N")]
     width: i64,
@@ -159,6 +162,7 @@ impl Common {
         let native = if device.is_cuda() { Precision::Bf16 } else { Precision::F32 };
         Settings {
             net: self.net,
+            kernels: self.kernels,
             width: self.width,
             data: Taken {
                 name: self.data,

@@ -28,6 +28,17 @@ impl Architecture {
     }
 }
 
+/// How kernels of convolutions start. Batch norms make their scale irrelevant to what a layer computes, not to how fast it
+/// learns: the smaller they start, the larger a step is beside them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernels {
+    /// PyTorch's default: uniform within ±1/√(inputs · area).
+    Torch,
+    /// He et al.'s: normal, with variance 2/(outputs · area).
+    He,
+}
+
 /// How a tensor starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Start {
@@ -133,6 +144,7 @@ pub struct Tensors<'a> {
 const EPSILON: f64 = 1e-5;
 
 struct Builder {
+    kernels: Kernels,
     slots: Vec<Slot>,
     statistics: Vec<Statistic>,
 }
@@ -143,11 +155,17 @@ impl Builder {
         self.slots.len() - 1
     }
 
-    /// Weights as He et al. start them: normal, with variance 2 / (outputs · area).
     fn conv(&mut self, name: &str, [from, to, size]: [i64; 3], stride: i64, bias: bool) -> Conv {
-        let start = Start::Normal((2.0 / (to * size * size) as f64).sqrt());
+        let area = size * size;
+        let (start, bias_start) = match self.kernels {
+            Kernels::Torch => {
+                let start = Start::Uniform(1.0 / ((from * area) as f64).sqrt());
+                (start, start)
+            }
+            Kernels::He => (Start::Normal((2.0 / (to * area) as f64).sqrt()), Start::Constant(0.0)),
+        };
         let weight = self.slot(format!("{name}.weight"), &[to, from, size, size], false, start);
-        let bias = bias.then(|| self.slot(format!("{name}.bias"), &[to], false, Start::Constant(0.0)));
+        let bias = bias.then(|| self.slot(format!("{name}.bias"), &[to], false, bias_start));
         Conv { weight, bias, stride, padding: size / 2 }
     }
 
@@ -169,8 +187,8 @@ impl Net {
     /// A network for images of `channels` × 32 × 32. `width` is the number of channels of its first layer, 64 in the
     /// paper; the others scale with it.
     #[must_use]
-    pub fn new(architecture: Architecture, width: i64, channels: i64, classes: i64) -> Self {
-        let mut builder = Builder { slots: Vec::new(), statistics: Vec::new() };
+    pub fn new(architecture: Architecture, kernels: Kernels, width: i64, channels: i64, classes: i64) -> Self {
+        let mut builder = Builder { kernels, slots: Vec::new(), statistics: Vec::new() };
         let layers = match architecture {
             Architecture::ResNet18 => resnet(&mut builder, width, channels, classes),
             Architecture::Vgg16 => vgg(&mut builder, width, channels, classes),
@@ -293,16 +311,19 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_paper() {
-        assert_eq!(Net::new(Architecture::ResNet18, 64, 3, 10).parameters(), 11_173_962);
-        assert_eq!(Net::new(Architecture::ResNet18, 64, 3, 100).parameters(), 11_220_132);
+        assert_eq!(Net::new(Architecture::ResNet18, Kernels::Torch, 64, 3, 10).parameters(), 11_173_962);
+        assert_eq!(Net::new(Architecture::ResNet18, Kernels::Torch, 64, 3, 100).parameters(), 11_220_132);
         // torchvision's vgg16_bn without its head: 14 723 136; the head: 2 × (512² + 512) + 512·10 + 10.
-        assert_eq!(Net::new(Architecture::Vgg16, 64, 3, 10).parameters(), 14_723_136 + 2 * (512 * 512 + 512) + 5130);
+        assert_eq!(
+            Net::new(Architecture::Vgg16, Kernels::Torch, 64, 3, 10).parameters(),
+            14_723_136 + 2 * (512 * 512 + 512) + 5130
+        );
     }
 
     #[test]
     fn names_are_torchvisions() {
         let names = |architecture| -> Vec<String> {
-            Net::new(architecture, 4, 3, 10).slots.into_iter().map(|slot| slot.name).collect()
+            Net::new(architecture, Kernels::Torch, 4, 3, 10).slots.into_iter().map(|slot| slot.name).collect()
         };
         let resnet = names(Architecture::ResNet18);
         for name in ["conv1.weight", "bn1.bias", "layer1.0.conv1.weight", "layer2.0.downsample.1.weight", "fc.bias"] {

@@ -10,13 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::Taken;
 use crate::model::Precision;
-use crate::net::Architecture;
+use crate::net::{Architecture, Kernels};
 
 /// Everything that decides where a run ends. Kept in the folder; a resumed run must have the same.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// The network.
     pub net: Architecture,
+    /// How its kernels start.
+    pub kernels: Kernels,
     /// Channels of its first layer.
     pub width: i64,
     /// The data.

@@ -56,7 +56,7 @@ pub struct Trained {
 #[must_use]
 pub fn start(settings: &Settings, device: Device) -> Model {
     let name = settings.data.name;
-    let net = Net::new(settings.net, settings.width, name.channels(), name.classes());
+    let net = Net::new(settings.net, settings.kernels, settings.width, name.channels(), name.classes());
     Model::start(Rc::new(Layout::new(net)), settings.seed, device, settings.precision)
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use afterfit_nets::data::{Name, Taken};
 use afterfit_nets::model::Precision;
-use afterfit_nets::net::Architecture;
+use afterfit_nets::net::{Architecture, Kernels};
 use afterfit_nets::run::{DialRange, Settings};
 use afterfit_nets::train::Options;
 use rand::{RngExt, SeedableRng};
@@ -48,6 +48,7 @@ pub(crate) fn small_cifar(folder: &Path, count: usize) {
 pub(crate) fn tiny(epochs: u64, batch: i64) -> Settings {
     Settings {
         net: Architecture::ResNet18,
+        kernels: Kernels::Torch,
         width: 2,
         data: Taken {
             name: Name::Cifar10,

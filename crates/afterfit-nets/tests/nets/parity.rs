@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use afterfit_nets::model::{Layout, Model, Precision};
-use afterfit_nets::net::{Architecture, Mode, Net};
+use afterfit_nets::net::{Architecture, Kernels, Mode, Net};
 use afterfit_nets::shim::Sgd;
 use tch::{Device, Kind, Tensor};
 
@@ -26,7 +26,7 @@ fn compare(architecture: Architecture) {
     let file = format!("tests/fixtures/parity-{}.safetensors", architecture.name());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let theirs: HashMap<String, Tensor> = Tensor::read_safetensors(path).expect("the fixture").into_iter().collect();
-    let layout = Rc::new(Layout::new(Net::new(architecture, 2, 3, 10)));
+    let layout = Rc::new(Layout::new(Net::new(architecture, Kernels::Torch, 2, 3, 10)));
     let mut model = Model::start(layout.clone(), 5, Device::Cpu, Precision::F32);
     let mut given = 0;
     for (name, value) in &theirs {
