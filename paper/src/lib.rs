@@ -1,5 +1,6 @@
-//! What the paper's experiments share with other programs: how figures are drawn, and where images come from.
+//! What the paper's experiments share with other programs: figures, what studies of networks found, images.
 
+pub mod findings;
 pub mod plot;
 
 use std::path::{Path, PathBuf};

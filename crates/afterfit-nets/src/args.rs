@@ -9,10 +9,11 @@ use afterfit_nets::measure::{Refresher, evaluate};
 use afterfit_nets::model::Precision;
 use afterfit_nets::net::{Architecture, Kernels};
 use afterfit_nets::run::{DialRange, Folder, Settings};
-use afterfit_nets::study::{self, Findings, RATIOS, Row, Study, Wanted};
+use afterfit_nets::study::{self, RATIOS, Study, Wanted};
 use afterfit_nets::train::{self, Options, Trained};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use paper::findings::{Findings, Row, Seconds, step_milliseconds};
 use tch::{Cuda, Device};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -409,7 +410,7 @@ fn findings(study_name: &str, run: (Settings, Data, Device, Trained), common: &C
     study.seconds = Default::default();
     let paths = study::checkpoints(&folder, &settings, settings.checkpoints_from)?;
     let averages = out.join("averages");
-    let mut seconds = study::Seconds::default();
+    let mut seconds = Seconds::default();
     if study_name == "table1" {
         rows.extend(study.averages(&paths, &RATIOS.map(Wanted::ratio), &averages)?);
         seconds = study.seconds;
@@ -433,12 +434,12 @@ fn findings(study_name: &str, run: (Settings, Data, Device, Trained), common: &C
     Ok(Findings {
         study: study_name.into(),
         device: study::device_name(device),
-        step_milliseconds: study::step_milliseconds(&log, dial_start),
+        step_milliseconds: step_milliseconds(&log, dial_start),
         wrong_labels: data.wrong,
         seconds,
         rows,
         log,
-        settings,
+        settings: serde_json::to_value(&settings)?,
     })
 }
 
@@ -454,12 +455,14 @@ impl Table1 {
         if run.3.epoch < run.0.epochs {
             return Ok(());
         }
+        let settings = run.0.clone();
         let found = findings("table1", run, &self.common)?;
-        let settings = &found.settings;
-        let title = format!("{} on {}, {} epochs", settings.net.name(), settings.data.name.text(), settings.epochs);
-        study::save(&found, &study::figure(&found, &title), &Folder(self.common.out.clone()))?;
-        print!("{}", study::listing(&found));
-        println!("\nthe paper, before → after averaging: {}", study::paper_says(settings).unwrap_or("no such entry"));
+        study::save(&found, &Folder(self.common.out.clone()))?;
+        print!("{}", found.listing());
+        match found.paper() {
+            Some((before, after)) => println!("\nthe paper: {before} % as trained, {after} % after averaging"),
+            None => println!("\nthe paper has no such entry"),
+        }
         let seconds = found.seconds;
         let after = seconds.opening + seconds.averaging + seconds.refreshing + seconds.evaluating;
         println!(
@@ -492,23 +495,17 @@ impl Noise {
         if run.3.epoch < run.0.epochs {
             return Ok(());
         }
+        let hold_out = run.0.data.hold_out;
         let found = findings("noise", run, &self.common)?;
-        let settings = &found.settings;
-        let percent = 100.0 * settings.data.label_noise;
-        let title = format!(
-            "{} on {}, {percent:.0} % of the training labels random",
-            settings.net.name(),
-            settings.data.name.text()
-        );
-        study::save(&found, &study::figure(&found, &title), &Folder(self.common.out.clone()))?;
-        print!("{}", study::listing(&found));
+        study::save(&found, &Folder(self.common.out.clone()))?;
+        print!("{}", found.listing());
         let chosen = found.chosen(found.dial(Answer::Regularized)).context("no reading of the dial")?;
         let last = found.row("last", None).context("the last weights were not measured")?;
         println!(
             "\nλ = {:.1e}, chosen on {} held-out images with noisy labels: {:.2} % on the test images; final weights \
              {:.2} %; gained {:+.2} points",
             chosen.strength.unwrap_or(f64::NAN),
-            settings.data.hold_out,
+            hold_out,
             chosen.test.accuracy,
             last.test.accuracy,
             chosen.test.accuracy - last.test.accuracy

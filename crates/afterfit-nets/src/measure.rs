@@ -1,7 +1,7 @@
 //! What comes after averaging: fresh batch-norm statistics, and the accuracy.
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
+use paper::findings::Score;
 use tch::{Kind, Tensor};
 
 use crate::augment::{Augmenter, Epoch};
@@ -9,15 +9,6 @@ use crate::data::Images;
 use crate::model::{Model, Precision};
 use crate::net::Mode;
 use crate::shim::{self, Graph};
-
-/// How well a model does.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Score {
-    /// Percent of the images.
-    pub accuracy: f64,
-    /// Mean cross-entropy.
-    pub loss: f64,
-}
 
 /// The type images are given to a model in.
 #[must_use]

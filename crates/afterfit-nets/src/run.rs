@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use afterfit::dial::Nodes;
 use afterfit::scheme::Recurrence;
 use anyhow::{Context, Result, bail, ensure};
+use paper::findings::EpochLine;
 use serde::{Deserialize, Serialize};
 
 use crate::data::Taken;
@@ -114,31 +115,6 @@ impl Settings {
             (true, true) => Recurrence::Nesterov { momentum: self.momentum },
         }
     }
-}
-
-/// A line of the log.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EpochLine {
-    /// Epochs done.
-    pub epoch: u64,
-    /// Steps done.
-    pub step: u64,
-    /// The epoch's rate.
-    pub rate: f64,
-    /// Mean training loss, as it went.
-    pub loss: f64,
-    /// Training accuracy in percent, as it went.
-    pub accuracy: f64,
-    /// On the test images, where they were looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub test_accuracy: Option<f64>,
-    /// On the held-out images.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_out_accuracy: Option<f64>,
-    /// Seconds of training alone.
-    pub seconds: f64,
-    /// Speed of training alone.
-    pub images_per_second: f64,
 }
 
 /// The folder of a run.

@@ -1,6 +1,5 @@
 //! After training: averages and readings of the dial, refreshed and measured; tables and pictures of them.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -8,94 +7,17 @@ use afterfit::checkpoint::{Average, Format, Layout, Series};
 use afterfit::dial::certificates;
 use afterfit::scheme::{Answer, Standing, Weighting, comparator_weights};
 use anyhow::{Context, Result, ensure};
-use paper::plot::{self, Figure, Panel, Style, color};
-use serde::{Deserialize, Serialize};
+use paper::findings::{Findings, Row, Score, Seconds};
+use paper::plot;
 use serde_json::json;
 use tch::{Device, Tensor};
 
 use crate::checkpoint;
 use crate::data::Data;
 use crate::dial::Dial;
-use crate::measure::{Refresher, Score, evaluate};
+use crate::measure::{Refresher, evaluate};
 use crate::model::Model;
-use crate::run::{EpochLine, Folder, Settings};
-
-/// One measured model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// `last`, `epoch`, `ratio`, `uniform`, `ema`, `swa` or `dial`.
-    pub kind: String,
-    /// Ratio, λ, EMA's decay, the first epoch of SWA, or the epoch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub strength: Option<f64>,
-    /// Of a dial.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub answer: Option<Answer>,
-    /// On the test images.
-    pub test: Score,
-    /// On the held-out images.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_out: Option<Score>,
-    /// Of a dial: no weight is off by more than this share of the farthest any weight moved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub certificate: Option<f64>,
-}
-
-/// How long the parts of a study took.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seconds {
-    /// Training, over all sessions.
-    pub training: f64,
-    /// Opening and matching the checkpoints.
-    pub opening: f64,
-    /// Reading and averaging them, all ratios in one pass.
-    pub averaging: f64,
-    /// Batch-norm statistics of all averages.
-    pub refreshing: f64,
-    /// Their accuracy.
-    pub evaluating: f64,
-}
-
-/// What a study found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Findings {
-    /// `table1` or `noise`.
-    pub study: String,
-    /// What was trained.
-    pub settings: Settings,
-    /// Where.
-    pub device: String,
-    /// Median milliseconds of a training step, the dial included, over the epochs it was on.
-    pub step_milliseconds: f64,
-    /// Training labels that were wrong.
-    pub wrong_labels: i64,
-    /// How long it took.
-    pub seconds: Seconds,
-    /// Every measured model.
-    pub rows: Vec<Row>,
-    /// The log of the training.
-    pub log: Vec<EpochLine>,
-}
-
-impl Findings {
-    /// The first row of a kind (and strength).
-    #[must_use]
-    pub fn row(&self, kind: &str, strength: Option<f64>) -> Option<&Row> {
-        self.rows.iter().find(|row| row.kind == kind && (strength.is_none() || row.strength == strength))
-    }
-
-    /// Readings of the dial, by λ.
-    pub fn dial(&self, answer: Answer) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(move |row| row.kind == "dial" && row.answer == Some(answer))
-    }
-
-    /// The row of a kind that does best on the held-out images.
-    #[must_use]
-    pub fn chosen<'a>(&self, rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
-        let score = |row: &Row| row.held_out.map_or(f64::NEG_INFINITY, |score| score.accuracy);
-        rows.max_by(|a, b| score(a).total_cmp(&score(b)))
-    }
-}
+use crate::run::{Folder, Settings};
 
 /// A model to be averaged from checkpoints: what it is called, its strength, how checkpoints are weighted.
 #[derive(Debug, Clone, Copy)]
@@ -290,16 +212,6 @@ impl<'a> Study<'a> {
     }
 }
 
-/// Milliseconds of a step: the median over the epochs from `from` on.
-#[must_use]
-pub fn step_milliseconds(log: &[EpochLine], from: u64) -> f64 {
-    let steps = |line: &EpochLine| line.step as f64 / line.epoch as f64;
-    let mut all: Vec<f64> =
-        log.iter().filter(|line| line.epoch > from).map(|line| 1e3 * line.seconds / steps(line)).collect();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 /// What trained: the GPU's name, or the processor.
 #[must_use]
 pub fn device_name(device: Device) -> String {
@@ -311,162 +223,16 @@ pub fn device_name(device: Device) -> String {
     name.and_then(|text| text.lines().next().map(str::to_owned)).unwrap_or_else(|| "CUDA".into())
 }
 
-/// The paper's numbers for a network and a data set: before, after averaging, with their ±.
-#[must_use]
-pub fn paper_says(settings: &Settings) -> Option<&'static str> {
-    use crate::data::Name::{Cifar10, Cifar100};
-    use crate::net::Architecture::{ResNet18, Vgg16};
-    match (settings.net, settings.data.name, settings.weight_decay) {
-        (Vgg16, Cifar10, 5e-4) => Some("92.54 ± 0.22 → 93.18 ± 0.06"),
-        (ResNet18, Cifar10, 5e-4) => Some("94.54 ± 0.04 → 94.72 ± 0.04"),
-        (ResNet18, Cifar100, 5e-4) => Some("75.62 ± 0.16 → 76.24 ± 0.05"),
-        (ResNet18, Cifar10, 0.0) => Some("92.95 → 93.21"),
-        _ => None,
-    }
-}
-
-/// A row in words.
-#[must_use]
-pub fn label(row: &Row) -> String {
-    match (row.kind.as_str(), row.strength) {
-        ("last", _) => "last weights, as trained".into(),
-        ("last-refreshed", _) => "last weights, refreshed".into(),
-        ("epoch", Some(epoch)) => format!("best epoch ({epoch})"),
-        ("ratio", Some(ratio)) => format!("ratio {ratio}"),
-        ("uniform", _) => "uniform average".into(),
-        ("ema", Some(decay)) => format!("EMA {decay} by epoch"),
-        ("swa", Some(start)) => format!("SWA from epoch {start}"),
-        ("dial", Some(l2)) => {
-            let answer = if row.answer == Some(Answer::Normalized) { "normalized" } else { "regularized" };
-            format!("dial {l2:.1e}, {answer}")
-        }
-        (kind, strength) => format!("{kind} {}", strength.map_or(String::new(), |value| value.to_string())),
-    }
-}
-
-/// The table a user sees.
-#[must_use]
-pub fn listing(findings: &Findings) -> String {
-    let with_held_out = findings.rows.iter().any(|row| row.held_out.is_some());
-    let mut out = String::new();
-    let head = if with_held_out { "  held out" } else { "" };
-    let _ = writeln!(out, "{:<34}{:>10}{:>10}{head}", "", "test", "loss");
-    for row in &findings.rows {
-        let held = row.held_out.map(|score| format!("{:>8.2} %", score.accuracy)).unwrap_or_default();
-        let _ = writeln!(out, "{:<34}{:>8.2} %{:>10.4}{held}", label(row), row.test.accuracy, row.test.loss);
-    }
-    out
-}
-
-fn csv(findings: &Findings) -> String {
-    let mut out =
-        String::from("kind,strength,answer,test_accuracy,test_loss,held_out_accuracy,held_out_loss,certificate\n");
-    let text = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
-    for row in &findings.rows {
-        let answer = match row.answer {
-            Some(Answer::Regularized) => "regularized",
-            Some(Answer::Normalized) => "normalized",
-            None => "",
-        };
-        let held = row.held_out;
-        let _ = writeln!(
-            out,
-            "{},{},{answer},{},{},{},{},{}",
-            row.kind,
-            text(row.strength),
-            row.test.accuracy,
-            row.test.loss,
-            text(held.map(|score| score.accuracy)),
-            text(held.map(|score| score.loss)),
-            text(row.certificate)
-        );
-    }
-    out
-}
-
-/// Accuracy against λ, with everything that has no λ as lines across.
-#[must_use]
-pub fn figure(findings: &Findings, title: &str) -> Figure {
-    let curve = |answer| -> Vec<(f64, f64)> {
-        findings.dial(answer).filter_map(|row| Some((row.strength?, row.test.accuracy))).collect()
-    };
-    let (regularized, normalized) = (curve(Answer::Regularized), curve(Answer::Normalized));
-    let ends = [regularized.first(), regularized.last()].map(|end| end.map_or(1.0, |&(l2, _)| l2));
-    let across = |row: &Row, color, style| {
-        let name = match row.kind.as_str() {
-            "last" => "final weights".to_owned(),
-            _ => label(row),
-        };
-        let text = format!("{name}: {:.2} %", row.test.accuracy);
-        plot::series(&text, color, style, ends.map(|l2| (l2, row.test.accuracy)))
-    };
-    let mut series = vec![
-        plot::series("dial, regularized", color::REGULARIZED, Style::Line(2.2), regularized.clone()),
-        plot::series("", color::REGULARIZED, Style::Dots(2.6), regularized),
-        plot::series("dial, normalized", color::TILDE, Style::Line(1.4), normalized),
-    ];
-    let best_ratio = findings
-        .rows
-        .iter()
-        .filter(|row| row.kind == "ratio")
-        .max_by(|a, b| a.test.accuracy.total_cmp(&b.test.accuracy));
-    series.extend(findings.row("last", None).map(|row| across(row, color::PATH, Style::Line(1.8))));
-    series.extend(best_ratio.map(|row| across(row, color::HAT, Style::Line(1.2))));
-    series.extend(findings.row("uniform", None).map(|row| across(row, color::LADDER[2], Style::Dashed(1.4))));
-    series.extend(findings.row("ema", None).map(|row| across(row, color::THEORY, Style::Dashed(1.4))));
-    series.extend(findings.row("swa", None).map(|row| across(row, color::SLIP, Style::Dashed(1.4))));
-    series.extend(findings.row("epoch", None).map(|row| across(row, color::OUTSIDE, Style::Dotted(2.0))));
-    let chosen = findings.chosen(findings.dial(Answer::Regularized)).filter(|row| row.held_out.is_some());
-    if let Some((row, l2)) = chosen.and_then(|row| Some((row, row.strength?))) {
-        let text = format!("chosen on held-out images: {:.2} % at λ = {l2:.1e}", row.test.accuracy);
-        series.push(plot::series(&text, color::REGULARIZED, Style::Rings(6.0), [(l2, row.test.accuracy)]));
-    }
-    let by_epoch = |of: fn(&EpochLine) -> Option<f64>| -> Vec<(f64, f64)> {
-        findings.log.iter().filter_map(|line| Some((line.epoch as f64, of(line)?))).collect()
-    };
-    let training = vec![
-        plot::series(
-            "training images, as it went",
-            color::GUIDE,
-            Style::Line(1.6),
-            by_epoch(|line| Some(line.accuracy)),
-        ),
-        plot::series("test images", color::PATH, Style::Line(1.6), by_epoch(|line| line.test_accuracy)),
-    ];
-    Figure {
-        name: findings.study.clone(),
-        title: title.into(),
-        panels: vec![
-            Panel {
-                title: "the training run".into(),
-                x: plot::linear("epoch"),
-                y: plot::linear("accuracy, %"),
-                series: training,
-            },
-            Panel {
-                title: "afterwards, every λ".into(),
-                x: plot::log("λ"),
-                y: plot::linear("test accuracy, %"),
-                series,
-            },
-        ],
-        columns: 2,
-    }
-}
-
-/// Writes `findings.json`, `table.csv`, and the picture as SVG and PNG.
-pub fn save(findings: &Findings, figure: &Figure, folder: &Folder) -> Result<()> {
-    let svg = figure.svg();
+/// Writes what was found as JSON, CSV, and a picture (SVG and PNG), named after the study.
+pub fn save(findings: &Findings, folder: &Folder) -> Result<()> {
+    let name = &findings.study;
+    let svg = findings.figure(name).svg();
     let png = plot::png(&svg)?;
     let json = serde_json::to_string_pretty(findings)? + "\n";
-    let name = &findings.study;
-    for (file, bytes) in [
-        (format!("{name}.json"), json.as_bytes()),
-        (format!("{name}.csv"), csv(findings).as_bytes()),
-        (format!("{name}.svg"), svg.as_bytes()),
-        (format!("{name}.png"), &png[..]),
-    ] {
-        folder.put(&folder.0.join(file), bytes)?;
+    for (ending, bytes) in
+        [("json", json.as_bytes()), ("csv", findings.csv().as_bytes()), ("svg", svg.as_bytes()), ("png", &png)]
+    {
+        folder.put(&folder.0.join(format!("{name}.{ending}")), bytes)?;
     }
     Ok(())
 }

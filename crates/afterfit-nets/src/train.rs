@@ -11,6 +11,7 @@ use afterfit::dial::Nodes;
 use afterfit::scheme::RateRun;
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use paper::findings::EpochLine;
 use safetensors::Dtype;
 use tch::{Device, Kind, Tensor};
 
@@ -21,7 +22,7 @@ use crate::dial::{Dial, Saved};
 use crate::measure::{evaluate, image_kind};
 use crate::model::{Layout, Model};
 use crate::net::Net;
-use crate::run::{EpochLine, Folder, Settings};
+use crate::run::{Folder, Settings};
 use crate::shim::{self, Graph, Sgd};
 
 /// How a run goes about it; nothing here changes where it ends.
