@@ -38,7 +38,7 @@ pub(crate) fn dial(tick: &dyn Fn(&str)) -> Result<Outcome> {
     for &count in &counts {
         tick(&format!("dial: {count} nodes"));
         let nodes = Nodes::new(FROM, TO, count)?;
-        let certificate = certificates(&nodes, &info, &grid)?;
+        let certificate = certificates(&nodes, &info, &grid, Answer::Regularized)?;
         let mut dial = Dial::new(nodes, &info, &[0.0; WIDTH])?;
         path()?.for_each(&mut |iterate| match iterate.rate {
             Some(rate) => dial.push(iterate.weights, rate),

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::average::Bank;
 use crate::error::{OutOfRange, Result, require, require_l2, require_rate};
 use crate::optimizer::MOST_STEPS;
-use crate::scheme::{Answer, PathInfo, RateRun, Recurrence, Scheme};
+use crate::scheme::{Answer, PathInfo, RateRun, Recurrence, Scheme, Stride, kept_weights};
 use crate::store::{Reader, Writer};
 use crate::threads::par;
 
@@ -155,10 +155,57 @@ fn angle(j: usize, count: usize) -> f64 {
     std::f64::consts::PI * (2 * j + 1) as f64 / (2 * count) as f64
 }
 
+/// What a reading is made of: `center · c + last · w_K + Σ_j nodes_j · S_j`, with S_j the centred sum of node j.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mix {
+    /// Of the centre.
+    pub center: f64,
+    /// Of the last iterate.
+    pub last: f64,
+    /// Of each node's sum.
+    pub nodes: Vec<f64>,
+    /// R(λ): mass no step has spent.
+    pub remaining: f64,
+}
+
+/// How a dial whose path took steps of these rates is read at `l2`.
+///
+/// The normalized answer interpolates `S/P`, not S: where little mass is spent both are small, and their quotient is not.
+pub fn mix(nodes: &Nodes, recurrence: Recurrence, runs: &[RateRun], l2: f64, answer: Answer) -> Result<Mix> {
+    let mut coefficients = nodes.coefficients(l2)?;
+    let remaining = mass(recurrence, runs, l2)?.1;
+    Ok(match answer {
+        Answer::Regularized => Mix { center: 1.0 - remaining, last: remaining, nodes: coefficients, remaining },
+        Answer::Normalized => {
+            for (coefficient, &node) in coefficients.iter_mut().zip(&nodes.l2) {
+                *coefficient *= inverse(mass(recurrence, runs, node)?.0);
+            }
+            Mix { center: 1.0, last: 0.0, nodes: coefficients, remaining }
+        }
+    })
+}
+
+/// P(λ) and R(λ): mass spent and mass left.
+fn mass(recurrence: Recurrence, runs: &[RateRun], l2: f64) -> Result<(f64, f64)> {
+    let steps = runs.iter().map(|run| run.steps).sum();
+    if steps == 0 {
+        return Ok((0.0, 1.0));
+    }
+    let kept = kept_weights(recurrence, runs, l2, &[0, steps], Stride::Left)?;
+    Ok((kept.spent.iter().sum(), kept.remaining))
+}
+
+/// 1/P; where nothing is spent, nothing is averaged.
+fn inverse(spent: f64) -> f64 {
+    if spent > 0.0 { 1.0 / spent } else { 0.0 }
+}
+
 /// `ε(λ)` for each λ of `l2`, for paths described by `info`. No path is needed: it can be asked before training.
 ///
+/// For the normalized answer, `Σ_k |p_k(λ)/P(λ) − Σ_j ℓ_j(λ) p_k(λ_j)/P(λ_j)|`.
+///
 /// Cost: one multiply-add per step, node and λ.
-pub fn certificates(nodes: &Nodes, info: &PathInfo, l2: &[f64]) -> Result<Vec<f64>> {
+pub fn certificates(nodes: &Nodes, info: &PathInfo, l2: &[f64], answer: Answer) -> Result<Vec<f64>> {
     if info.recurrence == Recurrence::Coordinatewise {
         return Err(DialError::Coordinatewise.into());
     }
@@ -171,8 +218,17 @@ pub fn certificates(nodes: &Nodes, info: &PathInfo, l2: &[f64]) -> Result<Vec<f6
             coefficients[(row, j)] = -coefficient;
         }
     }
-    let mut node_mass = vec![1.0; count];
-    let mut own_mass = vec![1.0; l2.len()];
+    // Sums are linear in the mass there is to begin with: with 1/P of it, they are those of S/P.
+    let runs = Runs::of(&info.rates).together();
+    let first = |strengths: &[f64]| -> Result<Vec<f64>> {
+        match answer {
+            Answer::Regularized => Ok(vec![1.0; strengths.len()]),
+            Answer::Normalized => {
+                strengths.iter().map(|&l2| Ok(inverse(mass(info.recurrence, &runs, l2)?.0))).collect()
+            }
+        }
+    };
+    let (mut node_mass, mut own_mass) = (first(&nodes.l2)?, first(l2)?);
     let mut totals = vec![0.0; l2.len()];
     for (block, rates) in info.rates.chunks(BLOCK).enumerate() {
         let first = (block * BLOCK) as u64;
@@ -226,7 +282,7 @@ pub fn plan(from: f64, to: f64, info: &PathInfo, weights: usize, tolerance: f64)
         let grid: Vec<f64> = (0..=points)
             .map(|i| (from.ln() + (to / from).ln() * i as f64 / points as f64).exp().clamp(from, to))
             .collect();
-        Ok(certificates(&nodes, info, &grid)?.into_iter().fold(0.0, f64::max))
+        Ok(certificates(&nodes, info, &grid, Answer::Regularized)?.into_iter().fold(0.0, f64::max))
     };
     // The certificate falls with every node, geometrically: find an m that is enough, then close in on the first.
     let (mut too_few, mut enough) = (0, 8);
@@ -280,7 +336,7 @@ pub struct Part {
 pub struct Reading {
     /// The averaged weights.
     pub weights: Vec<f64>,
-    /// ε(λ), of the regularized answer; divided by P(λ) for the normalized one.
+    /// ε(λ) of the answer; see [`certificates`].
     pub certificate: f64,
     /// `certificate · max_k |w_k − c|`: no coordinate is further off than this (rounding apart).
     pub error: f64,
@@ -372,35 +428,20 @@ impl Dial {
         if !self.seen {
             return Err(DialError::Empty.into());
         }
-        let coefficients = self.nodes.coefficients(l2)?;
+        let runs = Runs::of(&self.info.rates).together();
+        let mix = mix(&self.nodes, self.info.recurrence, &runs, l2, answer)?;
         self.bank.flush();
         let mut moved = vec![0.0; self.bank.center().len()];
-        for (j, &coefficient) in coefficients.iter().enumerate().filter(|(_, c)| **c != 0.0) {
+        for (j, &coefficient) in mix.nodes.iter().enumerate().filter(|(_, c)| **c != 0.0) {
             for (moved, sum) in moved.iter_mut().zip(self.bank.flushed_sum(j)) {
                 *moved += coefficient * sum;
             }
         }
-        let (mut spent, mut remaining) = (0.0, 1.0);
-        for (step, &rate) in (0..).zip(&self.info.rates) {
-            let decay = self.info.recurrence.decay(l2, rate, step);
-            spent += remaining * decay.spend;
-            remaining *= decay.keep;
-        }
-        let epsilon = certificates(&self.nodes, &self.info, &[l2])?[0];
-        let center = self.bank.center();
-        let (weights, certificate) = match answer {
-            Answer::Regularized => {
-                let parts = center.iter().zip(&moved).zip(self.bank.latest());
-                let weights = parts.map(|((c, moved), w)| c + (moved + remaining * (w - c))).collect();
-                (weights, epsilon)
-            }
-            Answer::Normalized if spent > 0.0 => {
-                let weights = center.iter().zip(&moved).map(|(c, moved)| c + moved / spent).collect();
-                (weights, epsilon / spent)
-            }
-            Answer::Normalized => (center.to_vec(), 0.0),
-        };
-        Ok(Reading { weights, certificate, error: certificate * self.bank.reach(), remaining })
+        let parts = self.bank.center().iter().zip(&moved).zip(self.bank.latest());
+        // (Not `mix.center · c`: what never moved stays what it was, to the bit.)
+        let weights = parts.map(|((c, moved), w)| c + (moved + mix.last * (w - c))).collect();
+        let certificate = certificates(&self.nodes, &self.info, &[l2], answer)?[0];
+        Ok(Reading { weights, certificate, error: certificate * self.bank.reach(), remaining: mix.remaining })
     }
 
     /// The centred sum of every node, pending iterates included.
@@ -617,6 +658,11 @@ impl Runs {
         runs
     }
 
+    fn together(&self) -> Vec<RateRun> {
+        let runs = self.rates.iter().zip(&self.counts);
+        runs.map(|(&rate, &count)| RateRun { steps: count as u64, rate }).collect()
+    }
+
     /// All rates, or `None` when the counts do not add up to `steps`.
     fn expand(&self, steps: u64) -> Option<Vec<f64>> {
         let runs = self.checked(steps)?;
@@ -630,8 +676,7 @@ impl Runs {
         if !whole || !rates || self.counts.iter().sum::<f64>() != steps as f64 || steps > MOST_STEPS {
             return None;
         }
-        let runs = self.rates.iter().zip(&self.counts);
-        Some(runs.map(|(&rate, &count)| RateRun { steps: count as u64, rate }).collect())
+        Some(self.together())
     }
 }
 

@@ -17,6 +17,14 @@ pub(super) struct Made {
     pub(super) quadratic: bool,
 }
 
+/// Optimizer steps that a number in the names stands for, where every checkpoint says its step and all agree.
+fn steps_per_number(numbers: &[u64], trainings: &[Training]) -> Option<u64> {
+    let steps: Vec<u64> = trainings.iter().map(|training| training.step).collect::<Option<_>>()?;
+    let (&number, &step) = numbers.iter().zip(&steps).find(|(number, _)| **number > 0)?;
+    let each = step.checked_div(number).filter(|&each| each >= 1)?;
+    numbers.iter().zip(&steps).all(|(&number, &step)| number.checked_mul(each) == Some(step)).then_some(each)
+}
+
 impl Made {
     pub(super) fn of(args: &Args, series: &Series, numbers: &[u64], notes: &mut Vec<String>) -> Result<Self> {
         let wants_rates = args.l2.is_some() || args.dial.is_some();
@@ -40,7 +48,8 @@ impl Made {
             (None, None) if every_rate => (Some(RateSource::Checkpoints), Some("the checkpoints")),
             (None, None) => (None, None),
         };
-        let steps_per_number = args.steps_per_checkpoint.unwrap_or(1);
+        let inside = steps_per_number(numbers, &series.trainings);
+        let steps_per_number = args.steps_per_checkpoint.or(inside).unwrap_or(1);
         if steps_per_number == 0 {
             return Err(Advice::error("--steps-per-checkpoint 0 leaves no steps", "at least 1"));
         }
@@ -64,7 +73,9 @@ impl Made {
         let adaptive = series.trainings.iter().any(|training| training.adaptive);
         let made = Self { recurrence, timeline, adaptive, rates_from, quadratic: args.quadratic };
         if wants_rates {
-            if args.steps_per_checkpoint.is_none() {
+            if let Some(n) = inside.filter(|&n| n > 1 && args.steps_per_checkpoint.is_none()) {
+                notes.push(format!("each number in the names stands for {n} optimizer steps, as the checkpoints say"));
+            } else if args.steps_per_checkpoint.is_none() && inside.is_none() {
                 notes.push("each number in the names is taken as one optimizer step: --steps-per-checkpoint N if it stands for N".into());
             }
             let multiples = |n: u64| n >= 10 && numbers.len() > 1 && numbers.iter().all(|number| number % n == 0);

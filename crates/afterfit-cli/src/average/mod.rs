@@ -484,7 +484,7 @@ fn write_dial(
         ..made.info()
     };
     let grid: Vec<f64> = (0..=60).map(|i| (from * (to / from).powf(f64::from(i) / 60.0)).clamp(from, to)).collect();
-    let certificate = certificates(&nodes, &info, &grid)?.into_iter().fold(0.0, f64::max);
+    let certificate = certificates(&nodes, &info, &grid, Answer::Regularized)?.into_iter().fold(0.0, f64::max);
     if args.skip_existing && args.output.symlink_metadata().is_ok() {
         let found = afterfit::checkpoint::DialFile::open(&args.output)?;
         let inputs: Vec<String> = series.paths.iter().map(|path| path.display().to_string()).collect();

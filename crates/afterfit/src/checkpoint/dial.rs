@@ -13,7 +13,7 @@ use super::safetensors::{header_bytes, read_header, write_safetensors};
 use super::series::{Series, Treatment};
 use super::stream::{Pass, Row, Sum};
 use super::{CheckpointError, DataFile, Place, Tensor, Timeline, Training, malformed, number, open_plain, write_at};
-use crate::dial::{Header, KIND, Nodes, Part, Runs, certificates, groups};
+use crate::dial::{Header, KIND, Nodes, Part, Runs, certificates, groups, mix};
 use crate::error::Result;
 use crate::scheme::{Answer, PathInfo, RateRun, Recurrence, Stride, kept_weights};
 
@@ -184,6 +184,9 @@ impl LiveDial<'_> {
         path: &Path,
         read: &mut dyn FnMut(Option<usize>, usize) -> std::io::Result<Vec<f32>>,
     ) -> Result<()> {
+        if self.parts.is_empty() {
+            return Err(CheckpointError::Setting("a dial of no tensors".into()).into());
+        }
         let (from, to) = self.nodes.range();
         let steps = self.runs.iter().map(|run| run.steps).sum();
         let header = Header {
@@ -271,7 +274,7 @@ pub struct Reading {
     pub l2: f64,
     /// ε(λ); see [`crate::dial::Reading`].
     pub certificate: f64,
-    /// No weight is off by more than this.
+    /// No weight is off by more than this, rounding apart (of f32 where the sums are).
     pub error: f64,
     /// Mass that no step has spent.
     pub remaining: f64,
@@ -415,25 +418,12 @@ impl DialFile {
             shape: [1, 1],
             factors: None,
         };
-        let epsilon = certificates(&self.nodes, &info, l2)?;
-        let reading = |(&l2, epsilon): (&f64, f64)| {
-            let (spent, remaining) = self.mass(l2)?;
-            let certificate = match answer {
-                Answer::Regularized => epsilon,
-                Answer::Normalized if spent > 0.0 => epsilon / spent,
-                Answer::Normalized => 0.0,
-            };
+        let certificates = certificates(&self.nodes, &info, l2, answer)?;
+        let reading = |(&l2, certificate): (&f64, f64)| {
+            let remaining = mix(&self.nodes, self.recurrence, &self.runs, l2, answer)?.remaining;
             Ok(Reading { l2, certificate, error: certificate * self.reach, remaining })
         };
-        l2.iter().zip(epsilon).map(reading).collect()
-    }
-
-    fn mass(&self, l2: f64) -> Result<(f64, f64)> {
-        if self.steps == 0 {
-            return Ok((0.0, 1.0));
-        }
-        let kept = kept_weights(self.recurrence, &self.runs, l2, &[0, self.steps], Stride::Left)?;
-        Ok((kept.spent.iter().sum(), kept.remaining))
+        l2.iter().zip(certificates).map(reading).collect()
     }
 
     /// Writes the models at each λ in one pass over the dial. `averages` say where to; their weights are filled in.
@@ -446,16 +436,8 @@ impl DialFile {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Report> {
         for (&l2, average) in l2.iter().zip(&mut *averages) {
-            let coefficients = self.nodes.coefficients(l2)?;
-            let (spent, remaining) = self.mass(l2)?;
-            // c + S + R(w_K − c), or c + S/P.
-            let (center, last, scale) = match answer {
-                Answer::Regularized => (1.0 - remaining, remaining, 1.0),
-                Answer::Normalized if spent > 0.0 => (1.0, 0.0, 1.0 / spent),
-                Answer::Normalized => (1.0, 0.0, 0.0),
-            };
-            let nodes = coefficients.into_iter().map(|coefficient| scale * coefficient);
-            average.weights = [center, last].into_iter().chain(nodes).collect();
+            let mix = mix(&self.nodes, self.recurrence, &self.runs, l2, answer)?;
+            average.weights = [mix.center, mix.last].into_iter().chain(mix.nodes).collect();
         }
         let rows: Vec<Row> = averages.iter().map(Average::row).collect();
         Ok(self.series.write_rows(averages, &rows, false, layout, progress)?)

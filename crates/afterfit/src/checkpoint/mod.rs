@@ -334,8 +334,12 @@ impl Checkpoint {
         record.is_some_and(|record| record.get("kind").and_then(serde_json::Value::as_str) == Some("average"))
     }
 
-    /// The numbers of one of its tensors as f32, whatever type they have in the file. Memory: the tensor.
+    /// The numbers of one of its tensors as f32, whatever kind of floats they are in the file. Memory: the tensor.
     pub fn read_f32(&self, tensor: &Tensor) -> Result<Vec<f32>> {
+        if !number::is_averaged(tensor.dtype) {
+            let reason = format!("it holds {}, not floats", number::name(tensor.dtype));
+            return Err(CheckpointError::Tensor { path: self.path.clone(), name: tensor.name.clone(), reason });
+        }
         let file = &self.files[tensor.place.file as usize];
         let mut reader = stream::Copier::default();
         let mut values = Vec::with_capacity(tensor.len() as usize);

@@ -10,7 +10,7 @@ use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::output::temporary;
+use super::output::{sweep, temporary};
 use super::{Checkpoint, CheckpointError, DataFile, Place, Result, Tensor, Training, malformed, number};
 
 /// Headers beyond this are refused, as the safetensors library does.
@@ -158,8 +158,23 @@ pub fn write_safetensors(
     fill: &mut dyn FnMut(usize, &mut dyn Write) -> std::io::Result<()>,
 ) -> Result<()> {
     let io = |source| CheckpointError::Io { path: path.into(), source };
+    let refuse = |name: &str, reason: &str| CheckpointError::Tensor {
+        path: path.into(),
+        name: name.into(),
+        reason: reason.into(),
+    };
+    let mut seen = HashSet::from(["__metadata__"]);
+    for (name, dtype, _) in tensors {
+        if !seen.insert(name) {
+            return Err(refuse(name, "a name that is taken"));
+        }
+        if number::size(*dtype).is_none() {
+            return Err(refuse(name, "a type that packs several numbers into a byte"));
+        }
+    }
     let (header, offsets) = header_bytes(tensors, metadata, 0);
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    sweep(parent);
     let mut file = BufWriter::with_capacity(1 << 20, temporary().tempfile_in(parent).map_err(io)?);
     file.write_all(&header).map_err(io)?;
     for (i, (name, dtype, shape)) in tensors.iter().enumerate() {
@@ -171,14 +186,11 @@ pub fn write_safetensors(
             |next| next - offsets[i],
         );
         if found != expected {
-            return Err(CheckpointError::Tensor {
-                path: path.into(),
-                name: name.clone(),
-                reason: format!("{found} bytes for {dtype:?} {shape:?}, which takes {expected}"),
-            });
+            return Err(refuse(name, &format!("{found} bytes for {dtype:?} {shape:?}, which takes {expected}")));
         }
     }
     let file = file.into_inner().map_err(|error| io(error.into_error()))?;
+    file.as_file().sync_all().map_err(io)?;
     crate::store::set_ordinary_permissions(file.as_file()).map_err(io)?;
     file.persist(path).map_err(|error| io(error.error))?;
     Ok(())

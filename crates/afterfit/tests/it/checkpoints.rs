@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use afterfit::average::averages;
 use afterfit::checkpoint::{
-    Average, Checkpoint, DialFile, DialSetting, Format, Layout, RateSource, Series, Timeline, Training, Treatment,
-    number,
+    Average, Checkpoint, DialFile, DialSetting, Format, Layout, LiveDial, RateSource, Series, Timeline, Training,
+    Treatment, number, write_safetensors,
 };
-use afterfit::dial::{Dial, Nodes};
+use afterfit::dial::{Dial, Nodes, Part};
 use afterfit::optimizer::{Method, RateSchedule};
 use afterfit::path::Path as _;
 use afterfit::scheme::{
@@ -618,4 +618,112 @@ fn headers_of_every_length_are_told_from_pickles() {
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(Checkpoint::open(&path, None).unwrap().tensors.len(), 1, "{length}");
     }
+}
+
+#[test]
+fn files_are_written_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let tensors = vec![
+        ("a".to_owned(), Dtype::F32, vec![2, 2]),
+        ("b".to_owned(), Dtype::BF16, vec![3]),
+        ("count".to_owned(), Dtype::I64, vec![1]),
+    ];
+    let metadata = BTreeMap::from([("rate".to_owned(), "0.1".to_owned()), ("step".to_owned(), "7".to_owned())]);
+    let put = |path: &Path, tensors: &[(String, Dtype, Vec<usize>)]| {
+        write_safetensors(path, tensors, &metadata, &mut |at, file| match at {
+            0 => [1.5_f32, -2.0, 0.25, 4.0].iter().try_for_each(|value| file.write_all(&value.to_le_bytes())),
+            1 => {
+                [1.0_f32, -0.5, 3.0].iter().try_for_each(|&value| file.write_all(&bf16::from_f32(value).to_le_bytes()))
+            }
+            _ => file.write_all(&7_i64.to_le_bytes()),
+        })
+    };
+    put(&path, &tensors).unwrap();
+    let again = folder.path().join("again.safetensors");
+    put(&again, &tensors).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&again).unwrap(), "the same content is the same bytes");
+    let file = Checkpoint::open(&path, None).unwrap();
+    let find = |name: &str| file.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+    assert_eq!(file.read_f32(find("a")).unwrap(), [1.5, -2.0, 0.25, 4.0]);
+    assert_eq!(file.read_f32(find("b")).unwrap(), [1.0, -0.5, 3.0]);
+    assert_eq!((file.training.rate, file.training.step), (Some(0.1), Some(7)));
+    let error = file.read_f32(find("count")).unwrap_err().to_string();
+    assert!(error.contains("tensor count") && error.contains("i64"), "{error}");
+
+    // Sizes that lie and names that are taken are refused, and nothing is left behind.
+    let bad = folder.path().join("bad.safetensors");
+    for (at, shape, name) in [(0, vec![2, 3], "a"), (1, vec![3], "a"), (1, vec![3], "__metadata__")] {
+        let mut tensors = tensors.clone();
+        tensors[at] = (name.into(), tensors[at].1, shape);
+        assert!(put(&bad, &tensors).is_err(), "{name}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+/// A dial that something else kept in f32, written and read like any other.
+#[test]
+fn a_dial_kept_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("live.dial");
+    let nodes = Nodes::new(1e-2, 1.0, 5).unwrap();
+    let runs = [RateRun { steps: 30, rate: 0.5 }, RateRun { steps: 20, rate: 0.05 }];
+    let mut rng = rng(77);
+    let iterates: Vec<Vec<f64>> = (0..51).map(|_| (0..6).map(|_| uniform(&mut rng, -1.0, 1.0)).collect()).collect();
+    let rates = |step: usize| if step < 30 { 0.5 } else { 0.05 };
+    let shares = |l2: f64| -> Vec<f64> {
+        let mut remaining = 1.0;
+        let share = |step: usize| {
+            let decay = Recurrence::Descent.decay(l2, rates(step), step as u64);
+            let share = remaining * decay.spend;
+            remaining *= decay.keep;
+            share
+        };
+        (0..50).map(share).collect()
+    };
+    let centred = |l2: f64, i: usize| -> f64 {
+        shares(l2).iter().zip(&iterates).map(|(share, iterate)| share * (iterate[i] - iterates[0][i])).sum()
+    };
+    let part = |name: &str, length: usize| Part { name: name.into(), shape: vec![length] };
+    let live = LiveDial {
+        nodes: &nodes,
+        recurrence: Recurrence::Descent,
+        runs: &runs,
+        reach: 2.0,
+        parts: vec![part("x", 4), part("y", 2)],
+        copied: vec![part("mean", 1)],
+        remarks: vec!["kept elsewhere".into()],
+    };
+    let ranges = [0..4, 4..6];
+    live.write(&path, &mut |group, at| {
+        let values = |of: &dyn Fn(usize) -> f64| ranges[at].clone().map(|i| of(i) as f32).collect();
+        Ok(match group {
+            None => vec![9.0],
+            Some(0) => values(&|i| iterates[0][i]),
+            Some(1) => values(&|i| iterates[50][i]),
+            Some(node) => values(&|i| centred(nodes.l2()[node - 2], i)),
+        })
+    })
+    .unwrap();
+    let file = DialFile::open(&path).unwrap();
+    assert_eq!((file.steps, &file.runs[..], &file.remarks[..]), (50, &runs[..], &["kept elsewhere".to_owned()][..]));
+    for answer in [Answer::Regularized, Answer::Normalized] {
+        for l2 in [nodes.l2()[2], 0.1] {
+            let out = folder.path().join("model.safetensors");
+            let mut averages = [Average { path: out.clone(), weights: Vec::new(), record: "{}".into() }];
+            file.write(&[l2], answer, &mut averages, &PLAIN, &|_| {}).unwrap();
+            let read = numbers(&out);
+            let bound = file.readings(&[l2], answer).unwrap()[0].error + 1e-6;
+            let kept =
+                kept_weights(Recurrence::Descent, &runs, l2, &(0..=50).collect::<Vec<_>>(), Stride::Left).unwrap();
+            let weights = kept.weights(answer);
+            for (i, found) in read["x"].2.iter().chain(&read["y"].2).enumerate() {
+                let expected: f64 = weights.iter().zip(&iterates).map(|(weight, iterate)| weight * iterate[i]).sum();
+                assert!((found - expected).abs() <= bound, "{answer:?} at {l2}: {found}, {expected}, {bound:e}");
+            }
+            assert_eq!((read["x"].0, read["mean"].2[0]), (Dtype::F32, 9.0));
+        }
+    }
+    let nothing = LiveDial { parts: Vec::new(), ..live };
+    assert!(nothing.write(&path, &mut |_, _| Ok(Vec::new())).is_err());
 }

@@ -5,7 +5,7 @@ use afterfit::dial::{Dial, Nodes, certificates, plan};
 use afterfit::objective::{Quadratic, Softmax};
 use afterfit::optimizer::{Method, Optimizer, RateSchedule};
 use afterfit::path::{Batches, LivePath, Path};
-use afterfit::scheme::{Answer, PathInfo, Recurrence, Stride, Weighting};
+use afterfit::scheme::{Answer, PathInfo, Recurrence, Scheme, Stride, Weighting};
 use afterfit::theory::accelerated_momentum;
 use rand::RngExt;
 
@@ -106,6 +106,24 @@ fn the_certificate_is_never_exceeded() {
     }
 }
 
+/// Where little mass is spent, S and P are both small: dividing one interpolated number by the other would magnify its error.
+#[test]
+fn normalized_readings_need_no_spent_mass() {
+    let info = PathInfo {
+        recurrence: Recurrence::Descent,
+        rates: vec![0.1; 3000],
+        quadratic: true,
+        stochastic: false,
+        shape: [1, 1],
+        factors: None,
+    };
+    let nodes = Nodes::new(1e-5, 1e-1, 16).unwrap();
+    let remaining = Scheme::new(&info).unwrap().remaining(1.3e-5).unwrap();
+    let [plain, quotient] = [Answer::Regularized, Answer::Normalized]
+        .map(|answer| certificates(&nodes, &info, &[1.3e-5], answer).unwrap()[0]);
+    assert!(quotient < 0.1 * plain / (1.0 - remaining), "{quotient:e}, {plain:e}, {remaining}");
+}
+
 #[test]
 fn reading_at_a_node_is_exact() {
     let (quadratic, method) = wide_quadratic();
@@ -137,7 +155,7 @@ fn the_plan_of_theory_section_3() {
     assert!((found.certificate - 7.65e-4).abs() < 5e-6, "{}", found.certificate);
     let worst = |count: usize| {
         let nodes = Nodes::new(1e-5, 1e-2, count).unwrap();
-        let all = certificates(&nodes, &info, &log_grid(1e-5, 1e-2, 20 * count)).unwrap();
+        let all = certificates(&nodes, &info, &log_grid(1e-5, 1e-2, 20 * count), Answer::Regularized).unwrap();
         all.into_iter().fold(0.0, f64::max)
     };
     assert!((worst(16) - 2.0e-3).abs() < 5e-5 && (worst(24) - 4.5e-5).abs() < 1e-6, "{} {}", worst(16), worst(24));
