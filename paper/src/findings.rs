@@ -44,7 +44,7 @@ pub struct EpochLine {
 /// One measured model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// `last`, `epoch`, `ratio`, `uniform`, `ema`, `swa` or `dial`.
+    /// `last`, `last-refreshed`, `epoch`, `ratio`, `uniform`, `ema`, `swa` or `dial`.
     pub kind: String,
     /// Ratio, λ, EMA's decay, the first epoch of SWA, or the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,6 +57,9 @@ pub struct Row {
     /// On the held-out images.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out: Option<Score>,
+    /// Of a dial: mass that no step has spent. Near 1, training was too short for this λ to matter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<f64>,
     /// Of a dial: no weight is off by more than this share of the farthest any weight moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<f64>,
@@ -92,10 +95,21 @@ pub struct Seconds {
     pub opening: f64,
     /// Reading and averaging them, all ratios in one pass.
     pub averaging: f64,
-    /// Batch-norm statistics of all averages.
+    /// Loading the averages.
+    #[serde(default)]
+    pub loading: f64,
+    /// Batch-norm statistics of all averages, drawing the images for them included.
     pub refreshing: f64,
     /// Their accuracy.
     pub evaluating: f64,
+}
+
+impl Seconds {
+    /// Everything between training and the table.
+    #[must_use]
+    pub fn after_training(&self) -> f64 {
+        self.opening + self.averaging + self.loading + self.refreshing + self.evaluating
+    }
 }
 
 /// What a study found.
@@ -131,11 +145,11 @@ impl Findings {
         self.rows.iter().filter(move |row| row.kind == "dial" && row.answer == Some(answer))
     }
 
-    /// The row of a kind that does best on the held-out images.
+    /// The regularized reading that does best on the held-out images.
     #[must_use]
-    pub fn chosen<'a>(&self, rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
-        let score = |row: &Row| row.held_out.map_or(f64::NEG_INFINITY, |score| score.accuracy);
-        rows.max_by(|a, b| score(a).total_cmp(&score(b)))
+    pub fn chosen(&self) -> Option<&Row> {
+        let readings = self.dial(Answer::Regularized).filter_map(|row| Some((row, row.held_out?.accuracy)));
+        readings.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(row, _)| row)
     }
 
     /// The table a user sees.
@@ -147,7 +161,9 @@ impl Findings {
         let _ = writeln!(out, "{:<34}{:>10}{:>10}{head}", "", "test", "loss");
         for row in &self.rows {
             let held = row.held_out.map(|score| format!("{:>8.2} %", score.accuracy)).unwrap_or_default();
-            let _ = writeln!(out, "{:<34}{:>8.2} %{:>10.4}{held}", row.label(), row.test.accuracy, row.test.loss);
+            let left = row.remaining.filter(|&left| left > 0.5);
+            let left = left.map(|left| format!("  {:.0} % of the mass unspent", 100.0 * left)).unwrap_or_default();
+            let _ = writeln!(out, "{:<34}{:>8.2} %{:>10.4}{held}{left}", row.label(), row.test.accuracy, row.test.loss);
         }
         out
     }
@@ -155,8 +171,9 @@ impl Findings {
     /// Every row as CSV.
     #[must_use]
     pub fn csv(&self) -> String {
-        let mut out =
-            String::from("kind,strength,answer,test_accuracy,test_loss,held_out_accuracy,held_out_loss,certificate\n");
+        let mut out = String::from(
+            "kind,strength,answer,test_accuracy,test_loss,held_out_accuracy,held_out_loss,remaining,certificate\n",
+        );
         let text = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
         for row in &self.rows {
             let answer = match row.answer {
@@ -167,13 +184,14 @@ impl Findings {
             let held = row.held_out;
             let _ = writeln!(
                 out,
-                "{},{},{answer},{},{},{},{},{}",
+                "{},{},{answer},{},{},{},{},{},{}",
                 row.kind,
                 text(row.strength),
                 row.test.accuracy,
                 row.test.loss,
                 text(held.map(|score| score.accuracy)),
                 text(held.map(|score| score.loss)),
+                text(row.remaining),
                 text(row.certificate)
             );
         }
@@ -212,8 +230,7 @@ impl Findings {
         lines.extend(self.row("ema", None).map(|row| across(row, color::THEORY, Style::Dashed(1.4))));
         lines.extend(self.row("swa", None).map(|row| across(row, color::SLIP, Style::Dashed(1.4))));
         lines.extend(self.row("epoch", None).map(|row| across(row, color::OUTSIDE, Style::Dotted(2.0))));
-        let chosen = self.chosen(self.dial(Answer::Regularized)).filter(|row| row.held_out.is_some());
-        if let Some((row, l2)) = chosen.and_then(|row| Some((row, row.strength?))) {
+        if let Some((row, l2)) = self.chosen().and_then(|row| Some((row, row.strength?))) {
             let text = format!("chosen on held-out images: {:.2} % at λ = {l2:.1e}", row.test.accuracy);
             lines.push(series(&text, color::REGULARIZED, Style::Rings(6.0), [(l2, row.test.accuracy)]));
         }

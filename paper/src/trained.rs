@@ -163,13 +163,7 @@ pub(crate) fn table1() -> Result<Outcome> {
         let (value, spread) = mean(&tops);
         let claim = format!("not in the paper; the top of the curve, at λ = {}", places.join(", "));
         outcome.number(&format!("{title}: the dial, regularized, % ({spread})"), value, &claim, true);
-        let seconds: Vec<f64> = measured
-            .iter()
-            .map(|run| {
-                let seconds = run.seconds;
-                seconds.opening + seconds.averaging + seconds.refreshing + seconds.evaluating
-            })
-            .collect();
+        let seconds: Vec<f64> = measured.iter().map(|run| run.seconds.after_training()).collect();
         let (value, spread) = mean(&seconds);
         outcome.number(
             &format!("{title}: averaging, refreshing and evaluating all four ratios, s ({spread})"),
@@ -213,7 +207,7 @@ pub(crate) fn noise() -> Result<Outcome> {
         ..Outcome::default()
     };
     for (name, findings) in &all {
-        let chosen = findings.chosen(findings.dial(Answer::Regularized)).context("a dial")?;
+        let chosen = findings.chosen().context("a dial")?;
         let (before, after) = (as_trained(findings).unwrap_or(f64::NAN), chosen.test.accuracy);
         let kernels = if findings.text("/kernels") == "he" { ", He's kernels" } else { "" };
         let what = |text: &str| format!("{}{kernels}: {text}", findings.text("/net"));

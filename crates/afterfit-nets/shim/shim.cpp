@@ -4,8 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <memory>
-#include <optional>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/ops/_fused_sgd.h>

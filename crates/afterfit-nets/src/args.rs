@@ -1,19 +1,19 @@
 //! The command line: what each subcommand takes, and what it does with it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use afterfit::scheme::{Answer, Weighting};
+use afterfit::scheme::Weighting;
 use afterfit_nets::checkpoint::{self, Snapshot};
 use afterfit_nets::data::{self, Data, Name, Taken};
 use afterfit_nets::measure::{Refresher, evaluate};
 use afterfit_nets::model::Precision;
 use afterfit_nets::net::{Architecture, Kernels};
 use afterfit_nets::run::{DialRange, Folder, Settings};
-use afterfit_nets::study::{self, RATIOS, Study, Wanted};
+use afterfit_nets::study::{self, Kind, RATIOS, Wanted};
 use afterfit_nets::train::{self, Options, Trained};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use paper::findings::{Findings, Row, Seconds, step_milliseconds};
+use paper::findings::Findings;
 use tch::{Cuda, Device};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,16 +57,16 @@ struct Common {
     /// Where they lie, instead of the cache of `afterfit data get`.
     #[arg(long, value_name = "FOLDER")]
     data_folder: Option<PathBuf>,
-    /// Epochs; rate drops, kept checkpoints and the dial scale with them.
+    /// Epochs [default: 300; noise: 60]; rate drops, kept checkpoints and the dial's start scale with them.
     #[arg(long, value_name = "N")]
     epochs: Option<u64>,
     /// Images in a step.
     #[arg(long, default_value_t = 100, value_name = "N")]
     batch: i64,
-    /// The first rate.
+    /// The first learning rate.
     #[arg(long, default_value_t = 0.1, value_name = "R")]
     rate: f64,
-    /// Epochs after which the rate is divided by ten [default: half and five sixths of all].
+    /// Epochs after which the rate is divided by ten [default: half and five sixths of all; one beyond the last for none].
     #[arg(long, value_delimiter = ',', value_name = "EPOCHS")]
     drops: Option<Vec<u64>>,
     /// Weight decay of the training itself.
@@ -84,25 +84,25 @@ struct Common {
     /// What layers compute in [default: bf16 on a GPU, f32 on a CPU].
     #[arg(long, value_enum)]
     precision: Option<Precision>,
-    /// Range of the dial.
+    /// Strengths λ of the ℓ2 penalty that the dial covers [default: 1e-6..1e-2; noise: 1e-5..1e-1].
     #[arg(long, value_name = "MIN..MAX", value_parser = range)]
     dial: Option<(f64, f64)>,
-    /// Nodes of the dial.
+    /// Nodes of the dial: running sums of all weights kept while training, from which any λ of the range is read afterwards.
     #[arg(long, default_value_t = 16, value_name = "M")]
     dial_nodes: usize,
-    /// Epochs before the dial starts; the weights there are the centre of its penalty.
+    /// Epochs before the dial starts [default: a fifth of all; noise: a twentieth]. The penalty pulls towards the weights there.
     #[arg(long, value_name = "N")]
     dial_from: Option<u64>,
     /// Keep no dial.
-    #[arg(long, conflicts_with_all = ["dial", "dial_from"])]
+    #[arg(long, conflicts_with_all = ["dial", "dial_from", "dial_nodes"])]
     no_dial: bool,
-    /// The first epoch to keep a checkpoint of.
+    /// The first epoch to keep a checkpoint of [default: train: 1; else the first after the dial's start].
     #[arg(long, value_name = "N")]
     checkpoints_from: Option<u64>,
-    /// Replace this share of the training labels by random ones.
+    /// Replace this share of the training labels by random ones [default: 0; noise: 0.4].
     #[arg(long, value_name = "SHARE")]
     label_noise: Option<f64>,
-    /// Hold out this many training images, for choices.
+    /// Hold out this many training images, for choices [default: 0; noise: 5000].
     #[arg(long, value_name = "N")]
     hold_out: Option<i64>,
     /// Use only the first N training images.
@@ -114,10 +114,10 @@ struct Common {
     /// Where to compute.
     #[arg(long, value_enum, default_value = "auto")]
     device: Where,
-    /// Stop after this many epochs; the same command goes on another time.
+    /// Stop once this many epochs are done; the same command without this goes on another time.
     #[arg(long, value_name = "N")]
     stop_after: Option<u64>,
-    /// Look at the test images every N epochs (0: only at the end).
+    /// Look at the test (and held-out) images every N epochs; 0: only at the end [default: 1; table1: 10].
     #[arg(long, value_name = "N")]
     evaluate_every: Option<u64>,
     /// Save what is needed to go on every N epochs [default: a tenth of all].
@@ -146,12 +146,29 @@ struct Profile {
     label_noise: f64,
     hold_out: i64,
     evaluate_every: u64,
+    /// Keep checkpoints from the first epoch on.
+    keep_all: bool,
 }
 
-const TABLE1: Profile =
-    Profile { epochs: 300, dial: (1e-6, 1e-2), settle: 0.2, label_noise: 0.0, hold_out: 0, evaluate_every: 10 };
-const NOISE: Profile =
-    Profile { epochs: 60, dial: (1e-5, 1e-1), settle: 0.05, label_noise: 0.4, hold_out: 5000, evaluate_every: 1 };
+const TABLE1: Profile = Profile {
+    epochs: 300,
+    dial: (1e-6, 1e-2),
+    settle: 0.2,
+    label_noise: 0.0,
+    hold_out: 0,
+    evaluate_every: 10,
+    keep_all: false,
+};
+const TRAIN: Profile = Profile { keep_all: true, evaluate_every: 1, ..TABLE1 };
+const NOISE: Profile = Profile {
+    epochs: 60,
+    dial: (1e-5, 1e-1),
+    settle: 0.05,
+    label_noise: 0.4,
+    hold_out: 5000,
+    evaluate_every: 1,
+    keep_all: false,
+};
 
 impl Common {
     fn settings(&self, profile: &Profile, device: Device) -> Settings {
@@ -160,6 +177,8 @@ impl Common {
         let settled = share(profile.settle);
         let (from, to) = self.dial.unwrap_or(profile.dial);
         let start = self.dial_from.unwrap_or(settled);
+        let mut drops = vec![share(0.5), share(5.0 / 6.0)];
+        drops.dedup();
         let native = if device.is_cuda() { Precision::Bf16 } else { Precision::F32 };
         Settings {
             net: self.net,
@@ -176,13 +195,13 @@ impl Common {
             epochs,
             batch: self.batch,
             rate: self.rate,
-            drops: self.drops.clone().unwrap_or_else(|| vec![share(0.5), share(5.0 / 6.0)]),
+            drops: self.drops.clone().unwrap_or(drops),
             weight_decay: self.weight_decay,
             momentum: self.momentum,
             nesterov: self.nesterov,
             seed: self.seed,
             precision: self.precision.unwrap_or(native),
-            checkpoints_from: self.checkpoints_from.unwrap_or(settled + 1),
+            checkpoints_from: self.checkpoints_from.unwrap_or(if profile.keep_all { 1 } else { settled + 1 }),
             dial: (!self.no_dial).then_some(DialRange { from, to, nodes: self.dial_nodes, start }),
         }
     }
@@ -197,8 +216,8 @@ impl Common {
         }
     }
 
-    /// Trains or goes on; the study follows only when all epochs are done.
-    fn train(&self, profile: &Profile) -> Result<(Settings, Data, Device, Trained)> {
+    /// Trains or goes on.
+    fn train(&self, profile: &Profile) -> Result<(Settings, Data, Trained)> {
         let device = self.device.device()?;
         let settings = self.settings(profile, device);
         settings.validate()?;
@@ -206,9 +225,22 @@ impl Common {
         let options = self.options(profile, settings.epochs);
         let trained = train::train(&settings, &Folder(self.out.clone()), &data, device, options)?;
         if trained.epoch < settings.epochs {
-            eprintln!("stopped after {} of {} epochs; the same command goes on", trained.epoch, settings.epochs);
+            eprintln!("stopped after {} of {} epochs; without --stop-after it goes on", trained.epoch, settings.epochs);
         }
-        Ok((settings, data, device, trained))
+        Ok((settings, data, trained))
+    }
+
+    /// Trains, and when all epochs are done measures and prints what there is.
+    fn study(&self, kind: Kind, profile: &Profile) -> Result<Option<(Settings, Findings)>> {
+        let (settings, data, trained) = self.train(profile)?;
+        if trained.epoch < settings.epochs {
+            return Ok(None);
+        }
+        let folder = Folder(self.out.clone());
+        let found = study::measure(kind, &settings, &folder, &data, trained, !self.no_graphs)?;
+        study::save(&found, &folder)?;
+        print!("{}", found.listing());
+        Ok(Some((settings, found)))
     }
 }
 
@@ -220,7 +252,7 @@ pub(crate) struct Train {
 
 impl Train {
     pub(crate) fn run(&self) -> Result<()> {
-        let (_, _, _, trained) = self.common.train(&Profile { settle: 0.0, ..TABLE1 })?;
+        let (_, _, trained) = self.common.train(&TRAIN)?;
         if let Some(line) = trained.log.last() {
             println!("{}", serde_json::to_string(line)?);
         }
@@ -259,6 +291,9 @@ pub(crate) struct Average {
     /// The first epoch to average [default: the first kept].
     #[arg(long, value_name = "N")]
     from: Option<u64>,
+    /// The last epoch to average [default: the last done].
+    #[arg(long, value_name = "N")]
+    to: Option<u64>,
     /// Weights ∝ p^j, the first checkpoint heaviest.
     #[arg(long, value_delimiter = ',', value_name = "P", default_values_t = RATIOS)]
     ratio: Vec<f64>,
@@ -277,13 +312,21 @@ impl Average {
     pub(crate) fn run(&self) -> Result<()> {
         let folder = Folder(self.run.clone());
         let settings = folder.settings()?;
-        let paths = study::checkpoints(&folder, &settings, self.from.unwrap_or(settings.checkpoints_from))?;
+        let done = folder.log()?.last().map_or(0, |line| line.epoch);
+        let epochs = self.from.unwrap_or(settings.checkpoints_from)..=self.to.unwrap_or(done);
+        let paths = study::checkpoints(&folder, &settings, epochs)?;
         let mut wanted: Vec<Wanted> = self.ratio.iter().map(|&ratio| Wanted::ratio(ratio)).collect();
         if self.uniform {
             wanted.push(Wanted { kind: "uniform", strength: None, weighting: Weighting::Uniform });
         }
         let ema = |&decay: &f64| Wanted { kind: "ema", strength: Some(decay), weighting: Weighting::Ema(decay) };
         wanted.extend(self.ema.iter().map(ema));
+        let mut names: Vec<String> = wanted.iter().map(Wanted::file).collect();
+        names.sort_unstable();
+        let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+        ensure!(twice.is_none(), "two averages would be written to {}", twice.map_or("", |pair| pair[0].as_str()));
+        let taken = wanted.iter().map(|wanted| self.out.join(wanted.file())).find(|path| path.exists());
+        ensure!(taken.is_none(), "{} is there already", taken.unwrap_or_default().display());
         let (files, opening, seconds) = study::average(&paths, &wanted, &self.out)?;
         files.iter().for_each(|file| println!("{}", file.display()));
         eprintln!(
@@ -310,14 +353,14 @@ pub(crate) struct Refresh {
 
 impl Refresh {
     pub(crate) fn run(&self) -> Result<()> {
+        let places = self.places()?;
         let (settings, data, device) = self.existing.open()?;
         let model = train::start(&settings, device);
-        let mut refresher = Refresher::new(&data.train, settings.batch, settings.seed);
+        let mut refresher = Refresher::new(&data.train, settings.batch, settings.seed, false)?;
         std::fs::create_dir_all(&self.out).with_context(|| self.out.display().to_string())?;
-        let places: Result<Vec<PathBuf>> = self.models.iter().map(|path| self.place(path)).collect();
-        for (path, place) in self.models.iter().zip(places?) {
+        for (path, place) in self.models.iter().zip(places) {
             checkpoint::load(&model, path)?;
-            refresher.refresh(&model, false)?;
+            refresher.refresh(&model)?;
             let metadata = afterfit::checkpoint::Checkpoint::open(path, None)?.metadata;
             Snapshot::of(&model, metadata)?.write(&place)?;
             println!("{}", place.display());
@@ -325,12 +368,20 @@ impl Refresh {
         Ok(())
     }
 
-    fn place(&self, path: &Path) -> Result<PathBuf> {
-        let name = path.file_stem().with_context(|| format!("{} is not a file", path.display()))?;
-        // (`with_extension` would cut a name like ratio-0.99.)
-        let place = self.out.join(format!("{}.safetensors", name.to_string_lossy()));
-        ensure!(!place.exists(), "{} is there already", place.display());
-        Ok(place)
+    /// Where each model goes; none over another, and none over what is there.
+    fn places(&self) -> Result<Vec<PathBuf>> {
+        let mut places: Vec<PathBuf> = Vec::new();
+        for path in &self.models {
+            let name = path.file_name().with_context(|| format!("{} has no name", path.display()))?.to_string_lossy();
+            // (A name like ratio-0.99 has no ending: only those of model files are taken off.)
+            let endings = [".safetensors", ".pth.tar", ".pt", ".pth", ".ckpt", ".bin", ".npz"];
+            let stem = endings.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
+            let place = self.out.join(format!("{stem}.safetensors"));
+            ensure!(!place.exists(), "{} is there already", place.display());
+            ensure!(!places.contains(&place), "two models would be written to {}", place.display());
+            places.push(place);
+        }
+        Ok(places)
     }
 }
 
@@ -368,11 +419,14 @@ impl Evaluate {
             On::Train => &data.train,
         };
         let model = train::start(&settings, device);
-        let mut refresher = self.refresh.then(|| Refresher::new(&data.train, settings.batch, settings.seed));
+        let mut refresher = match self.refresh {
+            true => Some(Refresher::new(&data.train, settings.batch, settings.seed, false)?),
+            false => None,
+        };
         for path in &self.models {
             checkpoint::load(&model, path)?;
             if let Some(refresher) = &mut refresher {
-                refresher.refresh(&model, false)?;
+                refresher.refresh(&model)?;
             }
             let score = evaluate(&model, images)?;
             match self.quiet {
@@ -384,65 +438,6 @@ impl Evaluate {
     }
 }
 
-/// Of a run's checkpoints beside ratios: the plain mean, EMA, SWA over the last quarter.
-fn comparators(settings: &Settings) -> [Wanted; 3] {
-    let count = (settings.epochs - settings.checkpoints_from + 1) as usize;
-    let start = count - count.div_ceil(4);
-    let swa_epoch = settings.checkpoints_from + start as u64;
-    [
-        Wanted { kind: "uniform", strength: None, weighting: Weighting::Uniform },
-        Wanted { kind: "ema", strength: Some(0.9), weighting: Weighting::Ema(0.9) },
-        Wanted { kind: "swa", strength: Some(swa_epoch as f64), weighting: Weighting::Swa { start, every: 1 } },
-    ]
-}
-
-/// Strengths read off a dial, from end to end of its range.
-const READINGS: usize = 17;
-
-/// Everything there is to measure after a run: the last weights, ratios, comparators, the dial.
-fn findings(study_name: &str, run: (Settings, Data, Device, Trained), common: &Common) -> Result<Findings> {
-    let (settings, data, device, trained) = run;
-    let Trained { model, dial, log, .. } = trained;
-    let out = &common.out;
-    let folder = Folder(out.clone());
-    let mut study = Study::new(&data, &settings, &model, !common.no_graphs);
-    let mut rows = vec![study.as_it_is("last", None, &model.weights, &model.statistics)?];
-    study.seconds = Default::default();
-    let paths = study::checkpoints(&folder, &settings, settings.checkpoints_from)?;
-    let averages = out.join("averages");
-    let mut seconds = Seconds::default();
-    if study_name == "table1" {
-        rows.extend(study.averages(&paths, &RATIOS.map(Wanted::ratio), &averages)?);
-        seconds = study.seconds;
-    }
-    seconds.training = log.iter().map(|line| line.seconds).sum();
-    rows.extend(study.averages(&paths, &comparators(&settings), &averages)?);
-    let (test, held_out) = study.refreshed(&model.weights)?;
-    rows.push(Row { kind: "last-refreshed".into(), test, held_out, ..rows[0].clone() });
-    // The epoch that does best on the held-out images, measured like the others.
-    let best = log.iter().filter(|line| line.epoch >= settings.checkpoints_from && line.held_out_accuracy.is_some());
-    let best = best.max_by(|a, b| a.held_out_accuracy.unwrap_or(0.0).total_cmp(&b.held_out_accuracy.unwrap_or(0.0)));
-    if let Some(line) = best {
-        let kept = model.with(model.weights.copy());
-        checkpoint::load(&kept, &checkpoint::path(&folder.checkpoints(), line.epoch))?;
-        rows.push(study.as_it_is("epoch", Some(line.epoch as f64), &kept.weights, &kept.statistics)?);
-    }
-    if let Some(mut dial) = dial {
-        rows.extend(study.readings(&mut dial, &model.weights, READINGS)?);
-    }
-    let dial_start = settings.dial.map_or(0, |dial| dial.start);
-    Ok(Findings {
-        study: study_name.into(),
-        device: study::device_name(device),
-        step_milliseconds: step_milliseconds(&log, dial_start),
-        wrong_labels: data.wrong,
-        seconds,
-        rows,
-        log,
-        settings: serde_json::to_value(&settings)?,
-    })
-}
-
 #[derive(Args)]
 pub(crate) struct Table1 {
     #[command(flatten)]
@@ -451,28 +446,24 @@ pub(crate) struct Table1 {
 
 impl Table1 {
     pub(crate) fn run(&self) -> Result<()> {
-        let run = self.common.train(&TABLE1)?;
-        if run.3.epoch < run.0.epochs {
-            return Ok(());
-        }
-        let settings = run.0.clone();
-        let found = findings("table1", run, &self.common)?;
-        study::save(&found, &Folder(self.common.out.clone()))?;
-        print!("{}", found.listing());
+        let Some((settings, found)) = self.common.study(Kind::Table1, &TABLE1)? else { return Ok(()) };
         match found.paper() {
-            Some((before, after)) => println!("\nthe paper: {before} % as trained, {after} % after averaging"),
+            Some((before, after)) => {
+                println!("\nthe paper, at its own settings: {before} % as trained, {after} % after averaging");
+            }
             None => println!("\nthe paper has no such entry"),
         }
         let seconds = found.seconds;
-        let after = seconds.opening + seconds.averaging + seconds.refreshing + seconds.evaluating;
         println!(
-            "training {:.1} s ({:.2} ms a step); {} checkpoints, four ratios: {after:.2} s (opening {:.2}, reading and \
-             averaging {:.2}, batch norm {:.2}, evaluation {:.2}); the paper: 47 to 58 s for each ratio",
+            "training {:.1} s ({:.2} ms a step); {} checkpoints, four ratios: {:.2} s (opening {:.2}, reading and averaging {:.2}, \
+             loading {:.2}, batch norm {:.2}, evaluation {:.2}); the paper: 47 to 58 s for each ratio",
             seconds.training,
             found.step_milliseconds,
             settings.epochs - settings.checkpoints_from + 1,
+            seconds.after_training(),
             seconds.opening,
             seconds.averaging,
+            seconds.loading,
             seconds.refreshing,
             seconds.evaluating
         );
@@ -489,26 +480,20 @@ pub(crate) struct Noise {
 impl Noise {
     pub(crate) fn run(&self) -> Result<()> {
         let hold_out = self.common.hold_out.unwrap_or(NOISE.hold_out);
-        ensure!(hold_out > 0, "--hold-out 0: λ is chosen on held-out images, so there must be some");
+        ensure!(hold_out > 0, "{hold_out} held-out images: λ is chosen on them, so there must be some");
         ensure!(!self.common.no_dial, "--no-dial: this study is about the dial");
-        let run = self.common.train(&NOISE)?;
-        if run.3.epoch < run.0.epochs {
-            return Ok(());
-        }
-        let hold_out = run.0.data.hold_out;
-        let found = findings("noise", run, &self.common)?;
-        study::save(&found, &Folder(self.common.out.clone()))?;
-        print!("{}", found.listing());
-        let chosen = found.chosen(found.dial(Answer::Regularized)).context("no reading of the dial")?;
+        let Some((_, found)) = self.common.study(Kind::Noise, &NOISE)? else { return Ok(()) };
+        let chosen = found.chosen().context("no reading of the dial")?;
         let last = found.row("last", None).context("the last weights were not measured")?;
+        let refreshed = found.row("last-refreshed", None).context("the last weights were not refreshed")?;
         println!(
-            "\nλ = {:.1e}, chosen on {} held-out images with noisy labels: {:.2} % on the test images; final weights \
-             {:.2} %; gained {:+.2} points",
+            "\nλ = {:.1e}, chosen on {hold_out} held-out images with noisy labels: {:.2} % on the test images; final weights \
+             {:.2} % ({:.2} % with fresh statistics); gained {:+.2} points",
             chosen.strength.unwrap_or(f64::NAN),
-            hold_out,
             chosen.test.accuracy,
             last.test.accuracy,
-            chosen.test.accuracy - last.test.accuracy
+            refreshed.test.accuracy,
+            chosen.test.accuracy - last.test.accuracy.max(refreshed.test.accuracy)
         );
         Ok(())
     }

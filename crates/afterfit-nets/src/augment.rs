@@ -3,12 +3,15 @@
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use crate::data::{Images, SIDE};
 
 /// Black pixels around an image before a 32 × 32 window is cut from it.
 const PADDING: i64 = 4;
+
+/// The number of the pass that refreshes batch norms: no epoch of training has it, and neither has the noise of labels.
+pub const REFRESHING: u64 = u64::MAX;
 
 /// Which images an epoch shows, in what order, shifted and flipped how. Depends on the seed and the epoch alone: a resumed
 /// run and one on another device see the same.
@@ -60,11 +63,5 @@ impl Augmenter {
         let columns = put(&epoch.right).unsqueeze(1) + mirrored.where_self(&flipped, &along);
         let at = [Some(order.view([-1, 1, 1])), Some(rows.unsqueeze(2)), Some(columns.unsqueeze(1))];
         (self.padded.index(&at), order)
-    }
-
-    /// The device the images are on.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        self.padded.device()
     }
 }

@@ -59,15 +59,21 @@ impl Snapshot {
 /// Reads a checkpoint of any format `afterfit` knows into a model. Every tensor of the model must be there, in its shape.
 pub fn load(model: &Model, path: &Path) -> Result<()> {
     let checkpoint = Checkpoint::open(path, None)?;
-    let mut missing: Vec<String> = model.names();
+    let names = model.names();
+    let mut missing = names.clone();
     for tensor in &checkpoint.tensors {
         if tensor.name.ends_with("num_batches_tracked") {
             continue;
         }
+        ensure!(
+            names.contains(&tensor.name),
+            "{}: tensor {} is not one of this network's",
+            path.display(),
+            tensor.name
+        );
         let shape: Vec<i64> = tensor.shape.iter().map(|&length| length as i64).collect();
         let values = Tensor::from_slice(&checkpoint.read_f32(tensor)?).view(&shape[..]);
-        let known = model.set(&tensor.name, &values).with_context(|| path.display().to_string())?;
-        ensure!(known, "{}: tensor {} is not one of this network's", path.display(), tensor.name);
+        model.set(&tensor.name, &values).with_context(|| path.display().to_string())?;
         missing.retain(|name| *name != tensor.name);
     }
     ensure!(

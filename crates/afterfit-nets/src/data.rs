@@ -83,6 +83,14 @@ pub struct Images {
 }
 
 impl Images {
+    /// A number that other images, or other labels, are unlikely to have.
+    #[must_use]
+    pub fn fingerprint(&self) -> i64 {
+        let places = Tensor::arange(self.len(), (Kind::Int64, self.labels.device())) + 1;
+        let by_image = self.pixels.sum_dim_intlist([1_i64, 2, 3].as_slice(), false, Kind::Int64) * 16 + &self.labels;
+        (by_image * places).sum(Kind::Int64).int64_value(&[])
+    }
+
     /// How many.
     #[must_use]
     pub fn len(&self) -> i64 {
@@ -176,18 +184,25 @@ impl Taken {
         );
         let (train, test) = read(self.name, folder)?;
         let first = |images: Images, count: Option<i64>| match count {
-            Some(count) if count < images.len() => images.select(&(0..count).collect::<Vec<_>>()),
+            Some(count) if count < images.len() => images.select(&(0..count.max(0)).collect::<Vec<_>>()),
             _ => images,
         };
         let (mut train, test) = (first(train, self.train_images), first(test, self.test_images));
-        ensure!(!train.is_empty() && !test.is_empty(), "at least one image each is needed for training and testing");
+        ensure!(
+            !train.is_empty() && !test.is_empty(),
+            "{} images to train with and {} to test with: at least one of each is needed",
+            train.len(),
+            test.len()
+        );
         ensure!(
             (0..train.len()).contains(&self.hold_out),
-            "{} held-out images: there are {} to train with",
+            "{} held-out images (--hold-out): it must be at least 0 and below the {} to train with",
             self.hold_out,
             train.len()
         );
         let mut random = ChaCha12Rng::seed_from_u64(self.seed);
+        // Epochs have the streams of their numbers.
+        random.set_stream(u64::MAX - 1);
         let mut labels = Vec::<i64>::try_from(&train.labels)?;
         let truth = labels.clone();
         let mut order: Vec<usize> = (0..labels.len()).collect();
@@ -229,6 +244,8 @@ fn cifar(name: Name, files: &[PathBuf]) -> Result<Images> {
     let record = labels_of + PIXELS;
     let (mut planes, mut labels) = (Vec::new(), Vec::new());
     for path in files {
+        let plain = std::fs::metadata(path).with_context(|| path.display().to_string())?.is_file();
+        ensure!(plain, "{}: not a regular file", path.display());
         let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
         ensure!(
             !bytes.is_empty() && bytes.len() % record == 0,
@@ -266,7 +283,7 @@ fn idx(name: Name, folder: &Path, part: &str) -> Result<Images> {
         _ => bail!("{}: labels are not numbers", path.display()),
     };
     if let Some(label) = labels.iter().find(|label| !(0..name.classes()).contains(label)) {
-        bail!("{}: a label of {label}: they run from 0 to {}", path.display(), name.classes() - 1);
+        bail!("labels of {}: one is {label}: they run from 0 to {}", path.display(), name.classes() - 1);
     }
     let planes: Vec<u8> =
         (0..labels.len()).flat_map(|row| x.row(row).iter().map(|&value| (value * 255.0).round() as u8)).collect();

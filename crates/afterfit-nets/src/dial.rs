@@ -1,11 +1,13 @@
 //! The dial on the device that trains: every iterate enters the sums of all nodes, a block of them at a time.
 
-use afterfit::dial::{Nodes, Part};
-use afterfit::scheme::{Answer, Decay, PathInfo, RateRun, Recurrence, Stride, kept_weights};
+use std::path::Path;
+
+use afterfit::dial::{Nodes, Part, mix};
+use afterfit::scheme::{Answer, Decay, PathInfo, RateRun, Recurrence};
 use anyhow::{Result, ensure};
 use tch::{Device, Kind, Tensor};
 
-use crate::model::Layout;
+use crate::model::Model;
 
 /// Sums `Σ p_k (w_k − c)` at Chebyshev nodes of ln λ, in f32. Memory: a vector of all weights for each node, for each
 /// iterate of a block, and two more.
@@ -64,7 +66,7 @@ impl Dial {
     }
 
     /// Goes on with a dial that was kept.
-    pub fn resume(nodes: Nodes, recurrence: Recurrence, saved: &Saved) -> Result<Self> {
+    pub fn resume(nodes: Nodes, recurrence: Recurrence, saved: Saved) -> Result<Self> {
         let mut dial = Self::new(nodes, recurrence, &saved.center);
         ensure!(
             dial.sums.size() == saved.sums.size(),
@@ -72,7 +74,7 @@ impl Dial {
             saved.sums.size(),
             dial.sums.size()
         );
-        dial.sums.copy_(&saved.sums);
+        dial.sums = saved.sums;
         let _ = dial.reach.fill_(saved.reach);
         // The same products in the same order as while training: the masses are the same bits.
         for run in &saved.runs {
@@ -164,36 +166,21 @@ impl Dial {
         }
     }
 
-    /// P(λ) and R(λ): mass spent and mass left.
-    fn mass(&self, l2: f64) -> Result<(f64, f64)> {
-        let mass = kept_weights(self.recurrence, &self.runs, l2, &[0, self.steps()], Stride::Left)?;
-        Ok((mass.spent.iter().sum(), mass.remaining))
-    }
-
-    /// P(λ).
-    pub fn spent(&self, l2: f64) -> Result<f64> {
-        Ok(self.mass(l2)?.0)
-    }
-
-    /// The weights at any λ of the range, when training has come to `last`.
-    pub fn read(&mut self, last: &Tensor, l2: f64, answer: Answer) -> Result<Tensor> {
+    /// The weights at any λ of the range when training has come to `last`, and R(λ), the mass no step has spent.
+    pub fn read(&mut self, last: &Tensor, l2: f64, answer: Answer) -> Result<(Tensor, f64)> {
         self.flush();
-        let coefficients: Vec<f32> = self.nodes.coefficients(l2)?.iter().map(|&value| value as f32).collect();
-        let coefficients = Tensor::from_slice(&coefficients).to_device(self.center.device());
-        let moved = self.sums.tr().mv(&coefficients);
-        let (spent, remaining) = self.mass(l2)?;
-        Ok(match answer {
-            Answer::Regularized => &self.center + (moved + (last - &self.center) * remaining),
-            Answer::Normalized => &self.center + moved / spent,
-        })
+        let mix = mix(&self.nodes, self.recurrence, &self.runs, l2, answer)?;
+        let nodes: Vec<f32> = mix.nodes.iter().map(|&value| value as f32).collect();
+        let moved = self.sums.tr().mv(&Tensor::from_slice(&nodes).to_device(self.center.device()));
+        Ok((&self.center + (moved + (last - &self.center) * mix.last), mix.remaining))
     }
 
-    /// Writes the file that `afterfit dial read` reads, with the statistics of the last iterate beside the sums.
-    pub fn write(&mut self, path: &std::path::Path, layout: &Layout, last: &Tensor, statistics: &Tensor) -> Result<()> {
+    /// Writes the file that `afterfit dial read` reads, when training has come to `model`, with its statistics beside the sums.
+    pub fn write(&mut self, path: &Path, model: &Model, remarks: Vec<String>) -> Result<()> {
         self.flush();
         let part =
             |name: String, shape: &[i64]| Part { name, shape: shape.iter().map(|&length| length as usize).collect() };
-        let net = &layout.net;
+        let (layout, net) = (&model.layout, &model.layout.net);
         let parts: Vec<Part> = net.slots.iter().map(|slot| part(slot.name.clone(), &slot.shape)).collect();
         let copied: Vec<Part> = net
             .statistics
@@ -210,20 +197,60 @@ impl Dial {
             reach: self.reach.double_value(&[]),
             parts,
             copied,
-            remarks: vec!["batch-norm statistics are those of the last iterate: refresh them".into()],
+            remarks,
         };
         let host = |tensor: &Tensor| -> std::io::Result<Vec<f32>> {
             let tensor = tensor.to_device(Device::Cpu).contiguous().view(-1);
             Vec::<f32>::try_from(tensor).map_err(|error| std::io::Error::other(error.to_string()))
         };
-        let running = layout.statistics(statistics);
+        let running = layout.statistics(&model.statistics);
         description.write(path, &mut |group, at| match group {
             None if at % 2 == 0 => host(&running[at / 2].0),
             None => host(&running[at / 2].1),
             Some(0) => host(&layout.view(&self.center, at)),
-            Some(1) => host(&layout.view(last, at)),
+            Some(1) => host(&layout.view(&model.weights, at)),
             Some(node) => host(&layout.view(&self.sums.get(node as i64 - 2), at)),
         })?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use afterfit::dial::certificates;
+
+    /// Blocks that fill up, one that does not, and a rate that changes inside a block, against plain sums in f64.
+    #[test]
+    fn blocks_are_the_plain_sums() {
+        tch::manual_seed(4);
+        let iterates: Vec<Tensor> = (0..22).map(|_| Tensor::rand([5], (Kind::Float, Device::Cpu)) - 0.5).collect();
+        let rate = |step: usize| if step < 11 { 0.3 } else { 0.03 };
+        let nodes = Nodes::new(1e-2, 1.0, 4).expect("nodes");
+        let mut dial = Dial::new(nodes.clone(), Recurrence::Descent, &iterates[0]);
+        for (step, iterate) in iterates[..21].iter().enumerate() {
+            dial.push(iterate, rate(step));
+        }
+        assert_eq!(dial.steps(), 21);
+        assert!(certificates(&nodes, &dial.path_info(), &[0.1], Answer::Normalized).expect("a bound")[0] < 1.0);
+        for answer in [Answer::Regularized, Answer::Normalized] {
+            for &l2 in nodes.l2() {
+                let mut sum = Tensor::zeros([5], (Kind::Double, Device::Cpu));
+                let (mut remaining, mut spent) = (1.0, 0.0);
+                for (step, iterate) in iterates[..21].iter().enumerate() {
+                    let decay = Recurrence::Descent.decay(l2, rate(step), step as u64);
+                    sum += iterate.to_kind(Kind::Double) * (remaining * decay.spend);
+                    spent += remaining * decay.spend;
+                    remaining *= decay.keep;
+                }
+                let expected = match answer {
+                    Answer::Regularized => sum + iterates[21].to_kind(Kind::Double) * remaining,
+                    Answer::Normalized => sum / spent,
+                };
+                let (read, left) = dial.read(&iterates[21], l2, answer).expect("a reading");
+                let off = (read.to_kind(Kind::Double) - expected).abs().max().double_value(&[]);
+                assert!(off < 1e-6 && (left - remaining).abs() < 1e-12, "{answer:?} at {l2}: off by {off:e}");
+            }
+        }
     }
 }

@@ -6,7 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// VGG-16 and ResNet-18 on CIFAR: train once, choose the regularization afterwards.
+/// VGG-16 and ResNet-18 on CIFAR or Fashion-MNIST: train once, choose the regularization afterwards.
+///
+/// While a network trains, a dial takes in every iterate; afterwards any strength λ of an ℓ2 penalty can be read off it, with no
+/// retraining (Wu, Braverman, Yang, ICML 2020, "the paper").
 #[derive(Parser)]
 #[command(name = "afterfit-nets", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
@@ -36,13 +39,20 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|panic| {
         let payload = panic.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
-        let text = text.unwrap_or("something unexpected happened").replace("\\n", "\n");
-        eprintln!("error: {}", text.lines().next().unwrap_or_default());
+        let text = text.unwrap_or("something unexpected happened");
+        if text.contains("Broken pipe") {
+            // Whoever read our output has had enough.
+            std::process::exit(0);
+        }
+        match text.split_once("Torch(\"") {
+            Some((_, torch)) => eprintln!("error: libtorch: {}", torch.split("\\n").next().unwrap_or_default()),
+            None => eprintln!("error: {text} (a bug; {})", panic.location().map_or(String::new(), ToString::to_string)),
+        }
     }));
     match std::panic::catch_unwind(|| run(cli)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", in_a_line(&error));
             ExitCode::FAILURE
         }
         Err(_) => ExitCode::FAILURE,
@@ -58,4 +68,16 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Table1(args) => args.run(),
         Command::Noise(args) => args.run(),
     }
+}
+
+/// An error and its causes, without those that the one before has said already.
+fn in_a_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text.push_str(if text.is_empty() { "" } else { ": " });
+            text.push_str(&cause);
+        }
+    }
+    text
 }

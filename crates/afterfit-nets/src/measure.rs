@@ -4,11 +4,11 @@ use anyhow::{Result, ensure};
 use paper::findings::Score;
 use tch::{Kind, Tensor};
 
-use crate::augment::{Augmenter, Epoch};
+use crate::augment::{Augmenter, Epoch, REFRESHING};
 use crate::data::Images;
 use crate::model::{Model, Precision};
 use crate::net::Mode;
-use crate::shim::{self, Graph};
+use crate::shim::Recorder;
 
 /// The type images are given to a model in.
 #[must_use]
@@ -21,7 +21,7 @@ pub fn image_kind(precision: Precision) -> Kind {
 
 /// Accuracy and loss over images.
 pub fn evaluate(model: &Model, images: &Images) -> Result<Score> {
-    ensure!(!images.is_empty(), "there are no images to evaluate on");
+    ensure!(!images.is_empty(), "there are no such images to evaluate on (this run holds none out)");
     let _guard = tch::no_grad_guard();
     let kind = image_kind(model.precision);
     let at_once = if images.labels.device().is_cuda() { 1000 } else { 100 };
@@ -39,7 +39,9 @@ pub fn evaluate(model: &Model, images: &Images) -> Result<Score> {
         start += count;
     }
     let count = images.len() as f64;
-    Ok(Score { accuracy: 100.0 * right.double_value(&[]) / count, loss: loss.double_value(&[]) / count })
+    let loss = loss.double_value(&[]);
+    ensure!(loss.is_finite(), "the model's loss is {loss}: it holds numbers that are not finite, or huge ones");
+    Ok(Score { accuracy: 100.0 * right.double_value(&[]) / count, loss: loss / count })
 }
 
 /// One pass of **augmented** training images, kept to refresh the statistics of many models. (Statistics of clean images
@@ -49,13 +51,14 @@ pub struct Refresher<'a> {
     images: &'a Images,
     pixels: Tensor,
     batch: i64,
-    /// A batch's work on a GPU, and the tensors it was recorded with.
-    recorded: Option<(Graph, Buffers)>,
+    graphs: bool,
+    work: Option<Work>,
 }
 
-/// Tensors that keep their place.
+/// A batch's work, and the tensors it is done with.
 #[derive(Debug)]
-struct Buffers {
+struct Work {
+    recorder: Recorder,
     weights: Tensor,
     statistics: Tensor,
     batch: Tensor,
@@ -63,62 +66,47 @@ struct Buffers {
 }
 
 impl<'a> Refresher<'a> {
-    /// Draws the pass; batches are of the size trained with.
-    #[must_use]
-    pub fn new(images: &'a Images, batch: i64, seed: u64) -> Self {
-        // No epoch of training has this number.
-        let epoch = Epoch::draw(images.len(), seed, u64::MAX);
+    /// Draws the pass; batches are of the size trained with. With `graphs`, a batch's work is recorded on a GPU (the
+    /// thread must have entered a stream).
+    pub fn new(images: &'a Images, batch: i64, seed: u64, graphs: bool) -> Result<Self> {
         let count = images.len() / batch * batch;
+        ensure!(count > 0, "{} training images do not fill a batch of {batch}", images.len());
+        let epoch = Epoch::draw(images.len(), seed, REFRESHING);
         let (pixels, _) = Augmenter::new(images).images(&epoch, 0, count);
-        Self { images, pixels, batch, recorded: None }
+        Ok(Self { images, pixels, batch, graphs, work: None })
     }
 
-    /// Replaces a model's batch-norm statistics by their mean over the batches of the pass. With `graphs`, a batch's
-    /// work is recorded on a GPU and replayed (the thread must have entered a stream), for this model and whatever
-    /// weights are put into it later.
-    pub fn refresh(&mut self, model: &Model, graphs: bool) -> Result<()> {
+    /// Replaces a model's batch-norm statistics by their mean over the batches of the pass.
+    pub fn refresh(&mut self, model: &Model) -> Result<()> {
         let _guard = tch::no_grad_guard();
-        let count = self.pixels.size()[0] / self.batch;
         let kind = image_kind(model.precision);
-        let batch = |at: i64| self.images.normalized(&self.pixels.narrow(0, at * self.batch, self.batch), kind);
-        let same = |a: &Tensor, b: &Tensor| a.data_ptr() == b.data_ptr();
-        if self.recorded.as_ref().is_some_and(|(_, buffers)| {
-            !same(&buffers.weights, &model.weights) || !same(&buffers.statistics, &model.statistics)
-        }) {
-            self.recorded = None;
-        }
-        let mut total = match &self.recorded {
-            Some((_, buffers)) => buffers.total.shallow_clone(),
-            None => model.statistics.zeros_like(),
-        };
-        let _ = total.zero_();
-        // A share of 1 makes the running statistics those of the batch.
-        let once = |images: &Tensor, total: &mut Tensor| -> Result<()> {
-            let _ = model.scores(images, Mode::Batch(1.0));
-            let _ = total.f_add_(&model.statistics)?;
-            Ok(())
-        };
+        let (images, pixels, size) = (self.images, &self.pixels, self.batch);
+        let batch = |at: i64| images.normalized(&pixels.narrow(0, at * size, size), kind);
+        // What was recorded is good for the very tensors it was recorded with.
+        let is_same = |a: &Tensor, b: &Tensor| a.data_ptr() == b.data_ptr();
+        let is_mine =
+            |work: &Work| is_same(&work.weights, &model.weights) && is_same(&work.statistics, &model.statistics);
+        let mut work = self.work.take().filter(is_mine).unwrap_or_else(|| Work {
+            recorder: Recorder::new(self.graphs, model.weights.device()),
+            weights: model.weights.shallow_clone(),
+            statistics: model.statistics.shallow_clone(),
+            batch: batch(0),
+            total: model.statistics.zeros_like(),
+        });
+        let _ = work.total.zero_();
+        let count = pixels.size()[0] / size;
         for at in 0..count {
-            let mut images = batch(at);
-            match &mut self.recorded {
-                Some((graph, buffers)) => {
-                    buffers.batch.copy_(&images);
-                    graph.replay()?;
-                }
-                // cuDNN chooses its kernels in the first batches.
-                None if graphs && at >= 3 && model.weights.device().is_cuda() && shim::has_graphs() => {
-                    let graph = Graph::record(|| once(&images, &mut total))?;
-                    graph.replay()?;
-                    let (weights, statistics) = (model.weights.shallow_clone(), model.statistics.shallow_clone());
-                    let total = total.shallow_clone();
-                    let batch = std::mem::replace(&mut images, Tensor::new());
-                    self.recorded = Some((graph, Buffers { weights, statistics, batch, total }));
-                }
-                None => once(&images, &mut total)?,
-            }
+            work.batch.f_copy_(&batch(at))?;
+            let (images, total) = (&work.batch, &mut work.total);
+            work.recorder.run(|| {
+                // A share of 1 makes the running statistics those of the batch.
+                let _ = model.scores(images, Mode::Batch(1.0));
+                let _ = total.f_add_(&model.statistics)?;
+                Ok(())
+            })?;
         }
-        let _ = total.f_div_scalar_(count as f64)?;
-        model.statistics.shallow_clone().copy_(&total);
+        work.statistics.f_copy_(&(&work.total / count as f64))?;
+        self.work = Some(work);
         Ok(())
     }
 }

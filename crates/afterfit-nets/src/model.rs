@@ -1,6 +1,7 @@
 //! A network with its numbers: all weights in one vector, all batch-norm statistics in another.
 
 use std::rc::Rc;
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
@@ -13,7 +14,7 @@ use crate::net::{Mode, Net, Start, Tensors};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
-    /// 32 bits.
+    /// 32 bits (on a GPU cuDNN multiplies with 19 of them).
     F32,
     /// 16 bits: fast on GPUs, slow on CPUs.
     Bf16,
@@ -27,6 +28,8 @@ const ALIGNMENT: i64 = 64;
 pub struct Layout {
     /// The network.
     pub net: Net,
+    /// Kernels of convolutions lie in the vector with their channels last, as cuDNN wants them.
+    pub channels_last: bool,
     offsets: Vec<i64>,
     /// Numbers that are not of batch norms.
     matrices: i64,
@@ -37,7 +40,7 @@ pub struct Layout {
 impl Layout {
     /// The layout of a network.
     #[must_use]
-    pub fn new(net: Net) -> Self {
+    pub fn new(net: Net, channels_last: bool) -> Self {
         let mut offsets = vec![0; net.slots.len()];
         let (mut at, mut matrices) = (0, 0);
         for norms in [false, true] {
@@ -48,28 +51,15 @@ impl Layout {
             matrices = if norms { matrices } else { at };
         }
         let statistics = 2 * net.statistics.iter().map(|statistic| statistic.width).sum::<i64>();
-        Self { net, offsets, matrices, total: at, statistics }
+        Self { net, channels_last, offsets, matrices, total: at, statistics }
     }
 
-    /// Numbers in the vector of weights, gaps included.
-    #[must_use]
-    pub fn len(&self) -> i64 {
-        self.total
-    }
-
-    /// Whether there is nothing in it.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.total == 0
-    }
-
-    /// Slot `index` as a view into `vector`, which holds all weights (or only those that are not of batch norms). On a
-    /// GPU, kernels of convolutions lie in it with their channels last, as cuDNN wants them.
+    /// Slot `index` as a view into `vector`, which holds all weights (or only those that are not of batch norms).
     pub fn view(&self, vector: &Tensor, index: usize) -> Tensor {
         let slot = &self.net.slots[index];
         let piece = vector.narrow(0, self.offsets[index], slot.shape.iter().product());
         match slot.shape[..] {
-            [to, from, height, width] if vector.device().is_cuda() => {
+            [to, from, height, width] if self.channels_last => {
                 piece.view([to, height, width, from]).permute([0, 3, 1, 2])
             }
             _ => piece.view(&slot.shape[..]),
@@ -79,7 +69,7 @@ impl Layout {
     /// A tensor shaped like slot `index` as its stretch of the vector.
     fn stretch(&self, tensor: &Tensor, index: usize) -> Tensor {
         match self.net.slots[index].shape.len() {
-            4 if tensor.device().is_cuda() => tensor.permute([0, 2, 3, 1]).reshape([-1]),
+            4 if self.channels_last => tensor.permute([0, 2, 3, 1]).reshape([-1]),
             _ => tensor.reshape([-1]),
         }
     }
@@ -104,6 +94,8 @@ impl Layout {
     }
 }
 
+static SEEDING: Mutex<()> = Mutex::new(());
+
 fn aligned(at: i64) -> i64 {
     (at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT
 }
@@ -125,6 +117,8 @@ impl Model {
     /// A network before training. The same seed starts the same network on every device.
     #[must_use]
     pub fn start(layout: Rc<Layout>, seed: u64, device: Device, precision: Precision) -> Self {
+        // libtorch has one generator for all threads.
+        let _alone = SEEDING.lock();
         tch::manual_seed(seed as i64);
         let weights = Tensor::zeros([layout.total], (Kind::Float, device));
         for (index, slot) in layout.net.slots.iter().enumerate() {

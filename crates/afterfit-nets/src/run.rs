@@ -1,5 +1,6 @@
 //! What a run is made with, and the folder it lives in.
 
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use paper::findings::EpochLine;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint;
 use crate::data::Taken;
 use crate::model::Precision;
 use crate::net::{Architecture, Kernels};
@@ -26,7 +28,7 @@ pub struct Settings {
     pub data: Taken,
     /// Epochs.
     pub epochs: u64,
-    /// Images in a step. Those that fill no step at the end of an epoch wait for the next.
+    /// Images in a step. Those that fill no step at the end of an epoch are left out of it.
     pub batch: i64,
     /// The first rate.
     pub rate: f64,
@@ -67,19 +69,19 @@ impl Settings {
         ensure!((1..=1024).contains(&self.width), "a width of {}: it must be from 1 to 1024", self.width);
         ensure!((1..=100_000).contains(&self.epochs), "{} epochs: there must be from 1 to 100000", self.epochs);
         ensure!((2..=65_536).contains(&self.batch), "a batch of {}: it must be from 2 to 65536 images", self.batch);
-        ensure!(self.rate > 0.0 && self.rate <= 100.0, "a rate of {}: it must be above 0 and at most 100", self.rate);
+        ensure!((1e-30..=100.0).contains(&self.rate), "a rate of {:?}: it must be from 1e-30 to 100", self.rate);
         ensure!(
             (0.0..=1.0).contains(&self.weight_decay),
-            "a weight decay of {}: it must be from 0 to 1",
+            "a weight decay of {:?}: it must be from 0 to 1",
             self.weight_decay
         );
         ensure!(
             (0.0..1.0).contains(&self.momentum),
-            "a momentum of {}: it must be at least 0 and below 1",
+            "a momentum of {:?}: it must be at least 0 and below 1",
             self.momentum
         );
         ensure!(!self.nesterov || self.momentum > 0.0, "--nesterov needs a --momentum above 0");
-        ensure!(self.drops.is_sorted(), "the epochs of --drops must rise: {:?}", self.drops);
+        ensure!(self.drops.is_sorted_by(|a, b| a < b), "the epochs of --drops must rise: {:?}", self.drops);
         ensure!(
             (1..=self.epochs).contains(&self.checkpoints_from),
             "checkpoints from epoch {}: it must be from 1 to {}",
@@ -104,6 +106,23 @@ impl Settings {
         let drops = self.drops.iter().filter(|&&drop| epoch >= drop).count();
         // Divided once: 0.1 / 10 is 0.01 to the last digit, 0.1 · 0.1 is not.
         self.rate / 10_f64.powi(drops as i32)
+    }
+
+    /// What whoever reads a dial of this run should know.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = vec!["batch-norm statistics are those of the last iterate: refresh them".to_owned()];
+        if self.weight_decay > 0.0 {
+            remarks.push(format!("the training had weight decay {}: λ is in addition to it", self.weight_decay));
+        }
+        let start = self.dial.map_or(0, |dial| dial.start);
+        if self.momentum > 0.0 && self.drops.iter().any(|&drop| drop > start && drop < self.epochs) {
+            remarks.push("momentum with a changing rate: an approximation".into());
+        }
+        if self.momentum > 0.0 && start > 0 {
+            remarks.push("the dial started while momentum carried the weights: an approximation".into());
+        }
+        remarks
     }
 
     /// How the path is made, for its weights.
@@ -153,7 +172,9 @@ impl Folder {
         let path = self.settings_file();
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("{}: not the folder of a run", path.display()))?;
-        serde_json::from_str(&text).with_context(|| path.display().to_string())
+        let settings: Settings = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        settings.validate().with_context(|| path.display().to_string())?;
+        Ok(settings)
     }
 
     /// Makes the folder, or checks that the run in it is this one.
@@ -164,29 +185,51 @@ impl Folder {
                 entry.file_name().to_str().is_none_or(|name| !name.starts_with('.') && name != "run.json")
             });
             ensure!(!strangers, "{} holds other things: a run wants a folder of its own", self.0.display());
-            std::fs::create_dir_all(self.checkpoints())?;
-            return self.put(&self.settings_file(), (serde_json::to_string_pretty(settings)? + "\n").as_bytes());
+            self.put(&self.settings_file(), (serde_json::to_string_pretty(settings)? + "\n").as_bytes())?;
         }
-        std::fs::create_dir_all(self.checkpoints())?;
         let before = self.settings()?;
         if before == *settings {
-            return Ok(());
+            let folder = self.checkpoints();
+            return std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string());
         }
-        let (serde_json::Value::Object(before), serde_json::Value::Object(now)) =
-            (serde_json::to_value(&before)?, serde_json::to_value(settings)?)
-        else {
-            bail!("settings are objects");
-        };
-        let differing = now.iter().find(|(key, value)| before.get(*key) != Some(value));
-        let (key, value) = differing.map_or(("", "".into()), |(key, value)| (key.as_str(), value.to_string()));
-        let there = before.get(key).map(ToString::to_string).unwrap_or_default();
-        bail!("{} holds a run with other settings: {key} is {there} there, {value} here", self.0.display())
+        let (before, now) = (serde_json::to_value(&before)?, serde_json::to_value(settings)?);
+        // What a user sets comes before what follows from it.
+        const ORDER: [&str; 15] = [
+            "net",
+            "data",
+            "epochs",
+            "width",
+            "kernels",
+            "batch",
+            "rate",
+            "weight_decay",
+            "momentum",
+            "nesterov",
+            "seed",
+            "precision",
+            "drops",
+            "checkpoints_from",
+            "dial",
+        ];
+        let differing = ORDER.iter().filter(|key| before[**key] != now[**key]);
+        let named: Vec<String> =
+            differing.map(|key| format!("{key} is {} there, {} here", before[*key], now[*key])).collect();
+        bail!("{} holds a run with other settings: {}", self.0.display(), named.join("; "))
+    }
+
+    /// Keeps other processes out of the folder as long as what it returns lives.
+    pub fn lock(&self) -> Result<File> {
+        let path = self.0.join(".lock");
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        let taken = rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+        taken.with_context(|| format!("{} is in use by another process", self.0.display()))?;
+        Ok(file)
     }
 
     /// Writes a file under another name first.
     pub fn put(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(&self.0).with_context(|| self.0.display().to_string())?;
-        file.write_all(bytes)?;
+        file.write_all(bytes).with_context(|| path.display().to_string())?;
         // (A temporary file is private to its owner.)
         #[cfg(unix)]
         file.as_file().set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
@@ -197,23 +240,53 @@ impl Folder {
     /// The log.
     pub fn log(&self) -> Result<Vec<EpochLine>> {
         let path = self.log_file();
-        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Vec::new()) };
+        let text = match std::fs::read_to_string(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.with_context(|| path.display().to_string())?,
+        };
         // A killed run may leave half a line at the end.
         let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        lines.map(|line| serde_json::from_str(line).with_context(|| path.display().to_string())).collect()
+        let parsed = lines
+            .enumerate()
+            .map(|(i, line)| serde_json::from_str(line).with_context(|| format!("{}, line {}", path.display(), i + 1)));
+        parsed.collect()
     }
 
-    /// Forgets what a run that goes on from `epoch` will do again.
+    /// Forgets what a run that goes on from `epoch` will do again: lines of the log, and checkpoints (which on a GPU would
+    /// be of another path than those to come).
     pub fn rewind(&self, epoch: u64) -> Result<()> {
-        let kept: Result<Vec<String>, _> =
-            self.log()?.iter().filter(|line| line.epoch <= epoch).map(serde_json::to_string).collect();
-        let text: String = kept?.into_iter().map(|line| line + "\n").collect();
-        self.put(&self.log_file(), text.as_bytes())
+        let log = self.log()?;
+        let (kept, later): (Vec<&EpochLine>, Vec<&EpochLine>) = log.iter().partition(|line| line.epoch <= epoch);
+        let whole = kept.iter().map(|line| line.epoch).eq(1..=epoch);
+        ensure!(whole, "{} does not have the epochs 1 to {epoch} one after the other", self.log_file().display());
+        let text: Result<String, _> =
+            kept.iter().map(|line| serde_json::to_string(line).map(|line| line + "\n")).collect();
+        let text = text?;
+        // (A finished run may lie on a disk that cannot be written to.)
+        if std::fs::read_to_string(self.log_file()).is_ok_and(|there| there != text) {
+            self.put(&self.log_file(), text.as_bytes())?;
+        }
+        let most = later.iter().map(|line| line.epoch).max().unwrap_or(epoch);
+        for later in epoch + 1.. {
+            let path = checkpoint::path(&self.checkpoints(), later);
+            match std::fs::remove_file(&path) {
+                // (A checkpoint is written before its line.)
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    if later > most {
+                        return Ok(());
+                    }
+                }
+                other => other.with_context(|| path.display().to_string())?,
+            }
+        }
+        Ok(())
     }
 
     /// Adds a line to the log.
     pub fn append(&self, line: &EpochLine) -> Result<()> {
-        let mut file = std::fs::File::options().create(true).append(true).open(self.log_file())?;
-        Ok(file.write_all((serde_json::to_string(line)? + "\n").as_bytes())?)
+        let path = self.log_file();
+        let text = serde_json::to_string(line)? + "\n";
+        let file = File::options().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(text.as_bytes())).with_context(|| path.display().to_string())
     }
 }

@@ -3,8 +3,8 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
-use anyhow::{Result, bail};
-use tch::Tensor;
+use anyhow::{Context, Result, bail};
+use tch::{Device, Tensor};
 use torch_sys::C_tensor;
 
 unsafe extern "C" {
@@ -81,48 +81,82 @@ impl Sgd {
 
 /// Whether this build can record CUDA graphs.
 #[must_use]
-pub fn has_graphs() -> bool {
+pub(crate) fn has_graphs() -> bool {
     // SAFETY: no arguments, no state.
     unsafe { afterfit_has_graphs() }
 }
 
 /// From now on this thread works on a CUDA stream of its own, where work can be recorded.
-pub fn enter_stream() -> Result<()> {
+pub(crate) fn enter_stream() -> Result<()> {
     // SAFETY: sets a thread-local of libtorch.
     checked(unsafe { afterfit_enter_stream() })
 }
 
-/// Work on the GPU, recorded once and replayed without the cost of launching its hundreds of kernels.
+/// A CUDA graph.
 #[derive(Debug)]
-pub struct Graph(*mut c_void);
-
-impl Graph {
-    /// Records what `work` asks of the GPU, without doing it. Tensors it uses must outlive the graph and keep their place.
-    pub fn record(work: impl FnOnce() -> Result<()>) -> Result<Self> {
-        let mut graph = std::ptr::null_mut();
-        // SAFETY: the graph is made here, used by this thread alone, and deleted once, by `drop`.
-        unsafe {
-            checked(afterfit_graph_new(&mut graph))?;
-            let graph = Self(graph);
-            checked(afterfit_graph_begin(graph.0))?;
-            let worked = work();
-            let ended = checked(afterfit_graph_end(graph.0));
-            worked?;
-            ended?;
-            Ok(graph)
-        }
-    }
-
-    /// Does the recorded work.
-    pub fn replay(&self) -> Result<()> {
-        // SAFETY: as above.
-        checked(unsafe { afterfit_graph_replay(self.0) })
-    }
-}
+struct Graph(*mut c_void);
 
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: made by `record`, and deleted nowhere else.
         unsafe { afterfit_graph_delete(self.0) }
+    }
+}
+
+/// Ends a recording also when what is recorded panics: a graph must not be deleted while it records.
+struct Recording<'a>(&'a Graph);
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the graph is alive, and recording.
+        let _ = checked(unsafe { afterfit_graph_end(self.0.0) });
+    }
+}
+
+/// Steps done one by one before they are recorded: cuDNN chooses its kernels in them.
+const UNRECORDED: u32 = 3;
+
+/// Work on a GPU that is done over and over: recorded once, then replayed without the cost of launching its hundreds of
+/// kernels. Elsewhere it is simply done.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    /// Times to do it before it is recorded; `None` where nothing is.
+    unrecorded: Option<u32>,
+    graph: Option<Graph>,
+}
+
+impl Recorder {
+    /// For work on `device`. To record, this thread must have entered a stream.
+    pub(crate) fn new(records: bool, device: Device) -> Self {
+        Self { unrecorded: (records && device.is_cuda() && has_graphs()).then_some(UNRECORDED), graph: None }
+    }
+
+    /// Does the work, which must be the same every time. The tensors it reads and writes outside itself must live as
+    /// long as this recorder, in the same place: whoever owns it owns them.
+    pub(crate) fn run(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        match (&self.graph, self.unrecorded) {
+            (None, Some(0)) => {
+                let mut graph = std::ptr::null_mut();
+                // SAFETY: the graph is made here, used by this thread alone, and deleted once, by `drop`.
+                checked(unsafe { afterfit_graph_new(&mut graph) })?;
+                let graph = Graph(graph);
+                // SAFETY: as above.
+                checked(unsafe { afterfit_graph_begin(graph.0) })?;
+                let recording = Recording(&graph);
+                let worked = work();
+                std::mem::forget(recording);
+                // SAFETY: it is recording.
+                let ended = checked(unsafe { afterfit_graph_end(graph.0) });
+                worked.and(ended).context("work on the GPU could not be recorded")?;
+                self.graph = Some(graph);
+            }
+            (None, left) => {
+                self.unrecorded = left.map(|left| left - 1);
+                return work();
+            }
+            (Some(_), _) => {}
+        }
+        // SAFETY: a complete graph; its tensors are alive, as `run` asks.
+        self.graph.as_ref().map_or(Ok(()), |graph| checked(unsafe { afterfit_graph_replay(graph.0) }))
     }
 }

@@ -1,5 +1,6 @@
-//! After training: averages and readings of the dial, refreshed and measured; tables and pictures of them.
+//! After training: averages and readings of the dial, refreshed and measured.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -7,7 +8,7 @@ use afterfit::checkpoint::{Average, Format, Layout, Series};
 use afterfit::dial::certificates;
 use afterfit::scheme::{Answer, Standing, Weighting, comparator_weights};
 use anyhow::{Context, Result, ensure};
-use paper::findings::{Findings, Row, Score, Seconds};
+use paper::findings::{Findings, Row, Score, Seconds, step_milliseconds};
 use paper::plot;
 use serde_json::json;
 use tch::{Device, Tensor};
@@ -18,6 +19,7 @@ use crate::dial::Dial;
 use crate::measure::{Refresher, evaluate};
 use crate::model::Model;
 use crate::run::{Folder, Settings};
+use crate::train::Trained;
 
 /// A model to be averaged from checkpoints: what it is called, its strength, how checkpoints are weighted.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +39,12 @@ impl Wanted {
         Self { kind: "ratio", strength: Some(ratio), weighting: Weighting::Ratio(ratio) }
     }
 
-    fn file(&self) -> String {
-        let strength = self.strength.map(|strength| format!("-{strength}")).unwrap_or_default();
+    /// The name of its file.
+    #[must_use]
+    pub fn file(&self) -> String {
+        // (A tiny ratio has hundreds of digits.)
+        let text = |strength: f64| if strength < 1e-6 { format!("-{strength:e}") } else { format!("-{strength}") };
+        let strength = self.strength.map(text).unwrap_or_default();
         format!("{}{strength}.safetensors", self.kind)
     }
 }
@@ -46,22 +52,19 @@ impl Wanted {
 /// The paper's ratios.
 pub const RATIOS: [f64; 4] = [0.9999, 0.999, 0.99, 0.9];
 
-/// The checkpoints of a run from an epoch on.
-pub fn checkpoints(folder: &Folder, settings: &Settings, from: u64) -> Result<Vec<PathBuf>> {
-    let paths: Vec<PathBuf> =
-        (from..=settings.epochs).map(|epoch| checkpoint::path(&folder.checkpoints(), epoch)).collect();
+/// The checkpoints of a run's epochs.
+pub fn checkpoints(folder: &Folder, settings: &Settings, epochs: RangeInclusive<u64>) -> Result<Vec<PathBuf>> {
     ensure!(
-        from >= settings.checkpoints_from && !paths.is_empty(),
-        "checkpoints from epoch {from} on: this run keeps those from {} to {}",
+        *epochs.start() >= settings.checkpoints_from && *epochs.end() <= settings.epochs && !epochs.is_empty(),
+        "checkpoints of the epochs {} to {}: this run keeps those of {} to {}",
+        epochs.start(),
+        epochs.end(),
         settings.checkpoints_from,
         settings.epochs
     );
+    let paths: Vec<PathBuf> = epochs.map(|epoch| checkpoint::path(&folder.checkpoints(), epoch)).collect();
     let missing = paths.iter().find(|path| !path.exists());
-    ensure!(
-        missing.is_none(),
-        "{} is missing: has the run ended?",
-        missing.map_or(String::new(), |path| path.display().to_string())
-    );
+    ensure!(missing.is_none(), "{} is missing", missing.map_or(String::new(), |path| path.display().to_string()));
     Ok(paths)
 }
 
@@ -101,12 +104,15 @@ pub fn average(paths: &[PathBuf], wanted: &[Wanted], out: &Path) -> Result<(Vec<
     Ok((averages.into_iter().map(|average| average.path).collect(), opening, seconds))
 }
 
+fn row(kind: &str, strength: Option<f64>, (test, held_out): (Score, Option<Score>)) -> Row {
+    Row { kind: kind.into(), strength, answer: None, test, held_out, remaining: None, certificate: None }
+}
+
 /// Measures models one after the other.
 #[derive(Debug)]
 pub struct Study<'a> {
     data: &'a Data,
     refresher: Refresher<'a>,
-    graphs: bool,
     /// Overwritten by each model.
     model: Model,
     /// Times so far.
@@ -114,11 +120,13 @@ pub struct Study<'a> {
 }
 
 impl<'a> Study<'a> {
-    /// For models like `model`; `graphs` as in [`Refresher::refresh`].
-    #[must_use]
-    pub fn new(data: &'a Data, settings: &Settings, model: &Model, graphs: bool) -> Self {
-        let refresher = Refresher::new(&data.train, settings.batch, settings.seed);
-        Self { data, refresher, graphs, model: model.with(model.weights.copy()), seconds: Seconds::default() }
+    /// For models like `model`; `graphs` as in [`Refresher::new`].
+    pub fn new(data: &'a Data, settings: &Settings, model: &Model, graphs: bool) -> Result<Self> {
+        let began = Instant::now();
+        let refresher = Refresher::new(&data.train, settings.batch, settings.seed, graphs)?;
+        synchronize(&model.weights);
+        let seconds = Seconds { refreshing: began.elapsed().as_secs_f64(), ..Seconds::default() };
+        Ok(Self { data, refresher, model: model.with(model.weights.copy()), seconds })
     }
 
     fn scores(&mut self) -> Result<(Score, Option<Score>)> {
@@ -141,7 +149,7 @@ impl<'a> Study<'a> {
         self.model.weights.copy_(weights);
         self.model.statistics.copy_(statistics);
         let (test, held_out) = self.scores()?;
-        Ok(Row { kind: kind.into(), strength, answer: None, test, held_out, certificate: None })
+        Ok(row(kind, strength, (test, held_out)))
     }
 
     /// New weights with fresh statistics.
@@ -153,10 +161,8 @@ impl<'a> Study<'a> {
 
     fn refresh(&mut self) -> Result<()> {
         let began = Instant::now();
-        self.refresher.refresh(&self.model, self.graphs)?;
-        if let Device::Cuda(index) = self.model.weights.device() {
-            tch::Cuda::synchronize(index as i64);
-        }
+        self.refresher.refresh(&self.model)?;
+        synchronize(&self.model.weights);
         self.seconds.refreshing += began.elapsed().as_secs_f64();
         Ok(())
     }
@@ -168,17 +174,12 @@ impl<'a> Study<'a> {
         self.seconds.averaging += averaging;
         let mut rows = Vec::new();
         for (wanted, file) in wanted.iter().zip(files) {
+            let began = Instant::now();
             checkpoint::load(&self.model, &file)?;
+            self.seconds.loading += began.elapsed().as_secs_f64();
             self.refresh()?;
-            let (test, held_out) = self.scores()?;
-            rows.push(Row {
-                kind: wanted.kind.into(),
-                strength: wanted.strength,
-                answer: None,
-                test,
-                held_out,
-                certificate: None,
-            });
+            let scores = self.scores()?;
+            rows.push(row(wanted.kind, wanted.strength, scores));
         }
         Ok(rows)
     }
@@ -188,23 +189,17 @@ impl<'a> Study<'a> {
         let (from, to) = dial.nodes().range();
         let place = |at: usize| (from * (to / from).powf(at as f64 / (count - 1) as f64)).clamp(from, to);
         let grid: Vec<f64> = (0..count).map(place).collect();
-        let epsilons = certificates(dial.nodes(), &dial.path_info(), &grid)?;
         let mut rows = Vec::new();
         for answer in [Answer::Regularized, Answer::Normalized] {
-            for (&l2, &epsilon) in grid.iter().zip(&epsilons) {
-                let weights = dial.read(last, l2, answer)?;
-                let (test, held_out) = self.refreshed(&weights)?;
-                let certificate = match answer {
-                    Answer::Regularized => epsilon,
-                    Answer::Normalized => epsilon / dial.spent(l2)?,
-                };
+            let certificates = certificates(dial.nodes(), &dial.path_info(), &grid, answer)?;
+            for (&l2, &certificate) in grid.iter().zip(&certificates) {
+                let (weights, remaining) = dial.read(last, l2, answer)?;
+                let scores = self.refreshed(&weights)?;
                 rows.push(Row {
-                    kind: "dial".into(),
-                    strength: Some(l2),
                     answer: Some(answer),
-                    test,
-                    held_out,
+                    remaining: Some(remaining),
                     certificate: Some(certificate),
+                    ..row("dial", Some(l2), scores)
                 });
             }
         }
@@ -212,9 +207,15 @@ impl<'a> Study<'a> {
     }
 }
 
+/// Waits until a GPU has done what was asked of it, for times to mean something.
+fn synchronize(tensor: &Tensor) {
+    if let Device::Cuda(index) = tensor.device() {
+        tch::Cuda::synchronize(index as i64);
+    }
+}
+
 /// What trained: the GPU's name, or the processor.
-#[must_use]
-pub fn device_name(device: Device) -> String {
+fn device_name(device: Device) -> String {
     if !device.is_cuda() {
         return "CPU".into();
     }
@@ -235,4 +236,77 @@ pub fn save(findings: &Findings, folder: &Folder) -> Result<()> {
         folder.put(&folder.0.join(format!("{name}.{ending}")), bytes)?;
     }
     Ok(())
+}
+
+/// Which study.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The paper's averages, and what others do.
+    Table1,
+    /// Noisy labels.
+    Noise,
+}
+
+/// Strengths read off a dial, from end to end of its range.
+const READINGS: usize = 17;
+
+/// Of a run's checkpoints beside ratios: the plain mean, EMA, SWA over the last quarter.
+fn comparators(settings: &Settings) -> [Wanted; 3] {
+    let count = (settings.epochs - settings.checkpoints_from + 1) as usize;
+    let start = count - count.div_ceil(4);
+    let swa_epoch = settings.checkpoints_from + start as u64;
+    [
+        Wanted { kind: "uniform", strength: None, weighting: Weighting::Uniform },
+        Wanted { kind: "ema", strength: Some(0.9), weighting: Weighting::Ema(0.9) },
+        Wanted { kind: "swa", strength: Some(swa_epoch as f64), weighting: Weighting::Swa { start, every: 1 } },
+    ]
+}
+
+/// Measures everything there is after a run: the last weights, averages, the dial.
+pub fn measure(
+    kind: Kind,
+    settings: &Settings,
+    folder: &Folder,
+    data: &Data,
+    trained: Trained,
+    graphs: bool,
+) -> Result<Findings> {
+    let Trained { model, dial, log, .. } = trained;
+    let paths = checkpoints(folder, settings, settings.checkpoints_from..=settings.epochs)?;
+    let mut study = Study::new(data, settings, &model, graphs)?;
+    let out = folder.0.join("averages");
+    let mut rows = Vec::new();
+    let mut seconds = Seconds::default();
+    if kind == Kind::Table1 {
+        rows.extend(study.averages(&paths, &RATIOS.map(Wanted::ratio), &out)?);
+        seconds = study.seconds;
+    }
+    seconds.training = log.iter().map(|line| line.seconds).sum();
+    rows.insert(0, study.as_it_is("last", None, &model.weights, &model.statistics)?);
+    rows.extend(study.averages(&paths, &comparators(settings), &out)?);
+    rows.push(row("last-refreshed", None, study.refreshed(&model.weights)?));
+    // The epoch that does best on the held-out images, as it was then.
+    let epochs = log.iter().filter(|line| line.epoch >= settings.checkpoints_from);
+    let epochs = epochs.filter_map(|line| Some((line.epoch, line.held_out_accuracy?)));
+    if let Some((epoch, _)) = epochs.max_by(|a, b| a.1.total_cmp(&b.1)) {
+        let kept = model.with(model.weights.copy());
+        checkpoint::load(&kept, &checkpoint::path(&folder.checkpoints(), epoch))?;
+        rows.push(study.as_it_is("epoch", Some(epoch as f64), &kept.weights, &kept.statistics)?);
+    }
+    if let Some(mut dial) = dial {
+        rows.extend(study.readings(&mut dial, &model.weights, READINGS)?);
+    }
+    Ok(Findings {
+        study: match kind {
+            Kind::Table1 => "table1".into(),
+            Kind::Noise => "noise".into(),
+        },
+        device: device_name(model.weights.device()),
+        step_milliseconds: step_milliseconds(&log, settings.dial.map_or(0, |dial| dial.start)),
+        wrong_labels: data.wrong,
+        settings: serde_json::to_value(settings)?,
+        seconds,
+        rows,
+        log,
+    })
 }

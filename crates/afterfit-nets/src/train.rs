@@ -1,12 +1,12 @@
 //! Training: SGD with checkpoints and a dial on the side, resumable at any saved state.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use afterfit::checkpoint::{Checkpoint, write_safetensors};
+use afterfit::checkpoint::{Checkpoint, DialFile, write_safetensors};
 use afterfit::dial::Nodes;
 use afterfit::scheme::RateRun;
 use anyhow::{Context, Result, ensure};
@@ -23,9 +23,9 @@ use crate::measure::{evaluate, image_kind};
 use crate::model::{Layout, Model};
 use crate::net::Net;
 use crate::run::{Folder, Settings};
-use crate::shim::{self, Graph, Sgd};
+use crate::shim::{self, Recorder, Sgd};
 
-/// How a run goes about it; nothing here changes where it ends.
+/// How a run goes about it. On a CPU nothing here changes where it ends; on a GPU sums are not the same twice anyway.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Stop after this many epochs, to go on another time.
@@ -58,18 +58,16 @@ pub struct Trained {
 pub fn start(settings: &Settings, device: Device) -> Model {
     let name = settings.data.name;
     let net = Net::new(settings.net, settings.kernels, settings.width, name.channels(), name.classes());
-    Model::start(Rc::new(Layout::new(net)), settings.seed, device, settings.precision)
+    Model::start(Rc::new(Layout::new(net, device.is_cuda())), settings.seed, device, settings.precision)
 }
 
 /// Batch-norm statistics move by this share towards each batch.
 const SHARE: f64 = 0.1;
-/// Steps done one by one before they are recorded: cuDNN chooses its kernels in them.
-const UNRECORDED: u32 = 3;
 /// Steps whose images are prepared together.
 const AT_ONCE: i64 = 50;
 
 /// One step of training, on buffers that keep their place so that it can be recorded.
-struct Stepper {
+struct Step {
     model: Model,
     sgd: Sgd,
     velocity: Option<Tensor>,
@@ -79,25 +77,20 @@ struct Stepper {
     labels: Tensor,
     loss: Tensor,
     right: Tensor,
-    graph: Option<Graph>,
-    /// Steps to do before recording; `None` where nothing is recorded.
-    unrecorded: Option<u32>,
 }
 
-impl Stepper {
-    fn new(model: Model, settings: &Settings, velocity: Option<Tensor>, graphs: bool) -> Self {
+impl Step {
+    fn new(model: Model, settings: &Settings, velocity: Option<Tensor>) -> Self {
         let device = model.weights.device();
-        let name = settings.data.name;
+        let (channels, side) = (settings.data.name.channels(), crate::data::SIDE);
         let zeros = |kind: Kind| Tensor::zeros([], (kind, device));
-        let side = crate::data::SIDE;
         let kind = image_kind(model.precision);
-        let images = match device.is_cuda() {
-            true => Tensor::zeros([settings.batch, side, side, name.channels()], (kind, device)).permute([0, 3, 1, 2]),
-            false => Tensor::zeros([settings.batch, name.channels(), side, side], (kind, device)),
+        let images = match model.layout.channels_last {
+            true => Tensor::zeros([settings.batch, side, side, channels], (kind, device)).permute([0, 3, 1, 2]),
+            false => Tensor::zeros([settings.batch, channels, side, side], (kind, device)),
         };
-        let sgd = Sgd { momentum: settings.momentum, nesterov: settings.nesterov, decay: settings.weight_decay };
         Self {
-            sgd,
+            sgd: Sgd { momentum: settings.momentum, nesterov: settings.nesterov, decay: settings.weight_decay },
             velocity,
             gradient: model.weights.zeros_like(),
             rate: zeros(Kind::Float),
@@ -105,31 +98,11 @@ impl Stepper {
             labels: Tensor::zeros([settings.batch], (Kind::Int64, device)),
             loss: zeros(Kind::Double),
             right: zeros(Kind::Int64),
-            graph: None,
-            unrecorded: (graphs && device.is_cuda() && shim::has_graphs()).then_some(UNRECORDED),
             model,
         }
     }
 
-    fn step(&mut self, images: &Tensor, labels: &Tensor) -> Result<()> {
-        self.images.f_copy_(images)?;
-        self.labels.f_copy_(labels)?;
-        match (&self.graph, self.unrecorded) {
-            (Some(graph), _) => graph.replay(),
-            (None, Some(0)) => {
-                let graph = Graph::record(|| self.once()).context("a training step could not be recorded")?;
-                graph.replay()?;
-                self.graph = Some(graph);
-                Ok(())
-            }
-            (None, left) => {
-                self.unrecorded = left.map(|left| left - 1);
-                self.once()
-            }
-        }
-    }
-
-    fn once(&mut self) -> Result<()> {
+    fn take(&mut self) -> Result<()> {
         let (scores, loss) = self.model.gradient(&self.images, &self.labels, SHARE, &self.gradient)?;
         let _guard = tch::no_grad_guard();
         self.sgd.step(&mut self.model.weights, &self.gradient, self.velocity.as_mut(), &self.rate)?;
@@ -147,13 +120,40 @@ impl Stepper {
     }
 }
 
-/// Trains, or goes on with, the run in `folder`.
+/// Writes checkpoints while training goes on. What was begun is finished, also when training fails.
+#[derive(Default)]
+struct Writer(Option<JoinHandle<Result<()>>>);
+
+impl Writer {
+    fn write(&mut self, snapshot: Snapshot, path: PathBuf) -> Result<()> {
+        self.finish()?;
+        self.0 = Some(std::thread::spawn(move || snapshot.write(&path)));
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let lost = |_| Err(anyhow::anyhow!("a checkpoint was not written"));
+        self.0.take().map_or(Ok(()), |writer| writer.join().unwrap_or_else(lost))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+/// Trains, or goes on with, the run in `folder`. Memory on the device: the images twice (3 and 5 kB each), and vectors of all
+/// weights: three (four with momentum), and for the dial one a node, one an iterate of a block (32 on a GPU, 8 on a CPU), and one
+/// more.
 pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, options: Options) -> Result<Trained> {
     settings.validate()?;
     let images = &data.train;
     let steps = images.len() / settings.batch;
     ensure!(steps > 0, "{} training images do not fill a batch of {}", images.len(), settings.batch);
     folder.open(settings)?;
+    let _lock = folder.lock()?;
+    let fingerprint = images.fingerprint();
     if device.is_cuda() {
         tch::Cuda::cudnn_set_benchmark(true);
         if options.graphs && shim::has_graphs() {
@@ -161,25 +161,33 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
         }
     }
     let model = start(settings, device);
-    let resumed = if folder.state().exists() { Some(load_state(&folder.state(), &model, settings)?) } else { None };
-    let (mut epoch, velocity, mut dial) = resumed.unwrap_or_else(|| {
-        let velocity = (settings.momentum > 0.0).then(|| model.weights.zeros_like());
-        (0, velocity, None)
-    });
+    let (mut epoch, velocity, mut dial) = match folder.state().exists() {
+        true => load_state(&folder.state(), &model, settings, steps as u64, fingerprint)?,
+        false => {
+            let done = folder.log()?.len();
+            ensure!(
+                done == 0,
+                "{} is missing: without it this run cannot go on after its {done} epochs (remove the folder to start again)",
+                folder.state().display()
+            );
+            (0, (settings.momentum > 0.0).then(|| model.weights.zeros_like()), None)
+        }
+    };
     folder.rewind(epoch)?;
-    let mut stepper = Stepper::new(model, settings, velocity, options.graphs);
+    let mut step = Step::new(model, settings, velocity);
+    let mut recorder = Recorder::new(options.graphs, device);
     let augmenter = Augmenter::new(images);
     let last = options.stop_after.map_or(settings.epochs, |stop| stop.min(settings.epochs));
     let bar = progress(settings.epochs * steps as u64, options.quiet);
     bar.set_position(epoch * steps as u64);
     bar.reset_eta();
-    let mut writer: Option<JoinHandle<Result<()>>> = None;
+    let mut writer = Writer::default();
     while epoch < last {
         let rate = settings.rate_in(epoch);
-        let _ = stepper.rate.fill_(rate);
+        let _ = step.rate.fill_(rate);
         if let Some(range) = settings.dial.filter(|range| dial.is_none() && epoch == range.start) {
             let nodes = Nodes::new(range.from, range.to, range.nodes)?;
-            dial = Some(Dial::new(nodes, settings.recurrence(), &stepper.model.weights));
+            dial = Some(Dial::new(nodes, settings.recurrence(), &step.model.weights));
         }
         let began = Instant::now();
         let drawn = Epoch::draw(images.len(), settings.seed, epoch);
@@ -190,25 +198,31 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
             let labels = images.labels.index_select(0, &order);
             for at in 0..together {
                 if let Some(dial) = &mut dial {
-                    dial.push(&stepper.model.weights, rate);
+                    dial.push(&step.model.weights, rate);
                 }
                 let batch = |tensor: &Tensor| tensor.narrow(0, at * settings.batch, settings.batch);
-                stepper.step(&batch(&prepared), &batch(&labels))?;
+                step.images.f_copy_(&batch(&prepared))?;
+                step.labels.f_copy_(&batch(&labels))?;
+                recorder.run(|| step.take())?;
                 bar.inc(1);
             }
         }
         if let Some(dial) = &mut dial {
             dial.flush();
         }
-        let (loss, right) = stepper.take_totals();
+        let (loss, right) = step.take_totals();
         let seconds = began.elapsed().as_secs_f64();
         epoch += 1;
-        ensure!(loss.is_finite(), "training diverged in epoch {epoch}: its loss is {loss}; try a rate below {rate}");
+        let is_finite = step.model.weights.isfinite().all().int64_value(&[]) == 1;
+        ensure!(
+            loss.is_finite() && is_finite,
+            "training diverged in epoch {epoch}: its loss sums to {loss}; try a rate below {rate}"
+        );
         let is_last = epoch == settings.epochs;
         let look = options.evaluate_every > 0 && epoch % options.evaluate_every == 0 || is_last;
         let score = |images: &crate::data::Images| -> Result<Option<f64>> {
             let wanted = look && !images.is_empty();
-            wanted.then(|| Ok(evaluate(&stepper.model, images)?.accuracy)).transpose()
+            wanted.then(|| Ok(evaluate(&step.model, images)?.accuracy)).transpose()
         };
         let shown = (steps * settings.batch) as f64;
         let line = EpochLine {
@@ -223,30 +237,27 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
             images_per_second: shown / seconds,
         };
         bar.set_message(message(&line));
+        if !options.quiet && bar.is_hidden() {
+            // Not a terminal: a line an epoch.
+            eprintln!("{}", message(&line));
+        }
         if epoch >= settings.checkpoints_from {
-            let snapshot = Snapshot::of(&stepper.model, metadata(settings, &line))?;
-            let path = checkpoint::path(&folder.checkpoints(), epoch);
-            finish(writer.take())?;
-            writer = Some(std::thread::spawn(move || snapshot.write(&path)));
+            let snapshot = Snapshot::of(&step.model, metadata(settings, &line))?;
+            writer.write(snapshot, checkpoint::path(&folder.checkpoints(), epoch))?;
         }
         folder.append(&line)?;
-        if is_last || epoch == last || epoch % options.save_every.max(1) == 0 {
-            finish(writer.take())?;
-            save_state(&folder.state(), &stepper, dial.as_mut(), epoch)?;
+        if epoch == 1 || is_last || epoch == last || epoch % options.save_every.max(1) == 0 {
+            writer.finish()?;
+            save_state(&folder.state(), &step, dial.as_mut(), epoch, fingerprint)?;
         }
     }
-    finish(writer)?;
+    writer.finish()?;
     bar.finish_and_clear();
-    if let Some(dial) = dial.as_mut().filter(|_| epoch == settings.epochs && !folder.dial().exists()) {
-        let model = &stepper.model;
-        dial.write(&folder.dial(), &model.layout, &model.weights, &model.statistics)?;
+    let is_there = || DialFile::open(&folder.dial()).is_ok();
+    if let Some(dial) = dial.as_mut().filter(|_| epoch == settings.epochs && !is_there()) {
+        dial.write(&folder.dial(), &step.model, settings.remarks())?;
     }
-    Ok(Trained { model: stepper.model, dial, epoch, log: folder.log()? })
-}
-
-fn finish(writer: Option<JoinHandle<Result<()>>>) -> Result<()> {
-    writer
-        .map_or(Ok(()), |writer| writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a checkpoint was not written"))))
+    Ok(Trained { model: step.model, dial, epoch, log: folder.log()? })
 }
 
 fn progress(steps: u64, quiet: bool) -> ProgressBar {
@@ -284,13 +295,14 @@ fn metadata(settings: &Settings, line: &EpochLine) -> BTreeMap<String, String> {
 }
 
 /// Everything to go on from, in one file: weights, statistics, velocity, and the dial's sums.
-fn save_state(path: &Path, stepper: &Stepper, dial: Option<&mut Dial>, epoch: u64) -> Result<()> {
+fn save_state(path: &Path, step: &Step, dial: Option<&mut Dial>, epoch: u64, fingerprint: i64) -> Result<()> {
     let mut parts = vec![
-        ("weights".to_owned(), stepper.model.weights.shallow_clone()),
-        ("statistics".to_owned(), stepper.model.statistics.shallow_clone()),
+        ("weights".to_owned(), step.model.weights.shallow_clone()),
+        ("statistics".to_owned(), step.model.statistics.shallow_clone()),
     ];
-    parts.extend(stepper.velocity.iter().map(|velocity| ("velocity".to_owned(), velocity.shallow_clone())));
-    let mut metadata = BTreeMap::from([("epoch".to_owned(), epoch.to_string())]);
+    parts.extend(step.velocity.iter().map(|velocity| ("velocity".to_owned(), velocity.shallow_clone())));
+    let mut metadata =
+        BTreeMap::from([("epoch".to_owned(), epoch.to_string()), ("images".to_owned(), fingerprint.to_string())]);
     if let Some(dial) = dial {
         let saved = dial.saved();
         metadata.insert("rates".into(), serde_json::to_string(&saved.runs)?);
@@ -299,7 +311,7 @@ fn save_state(path: &Path, stepper: &Stepper, dial: Option<&mut Dial>, epoch: u6
         parts.extend((0..saved.sums.size()[0]).map(|node| (format!("sum-{node:03}"), saved.sums.get(node))));
     }
     // Vectors are kept as they lie on this device: a GPU's kernels have their channels last.
-    metadata.insert("layout".into(), layout_name(stepper.model.weights.device()).into());
+    metadata.insert("layout".into(), layout_name(&step.model).into());
     let tensors: Vec<_> = parts.iter().map(|(name, tensor)| (name.clone(), Dtype::F32, vec![tensor.numel()])).collect();
     write_safetensors(path, &tensors, &metadata, &mut |at, file| {
         let values = Vec::<f32>::try_from(parts[at].1.to_device(Device::Cpu))
@@ -312,23 +324,31 @@ fn save_state(path: &Path, stepper: &Stepper, dial: Option<&mut Dial>, epoch: u6
     Ok(())
 }
 
-fn layout_name(device: Device) -> &'static str {
-    if device.is_cuda() { "channels last" } else { "channels first" }
+fn layout_name(model: &Model) -> &'static str {
+    if model.layout.channels_last { "channels last" } else { "channels first" }
 }
 
 type State = (u64, Option<Tensor>, Option<Dial>);
 
-fn load_state(path: &Path, model: &Model, settings: &Settings) -> Result<State> {
+fn load_state(path: &Path, model: &Model, settings: &Settings, steps: u64, fingerprint: i64) -> Result<State> {
     let state = Checkpoint::open(path, None)?;
     let device = model.weights.device();
     let text = |key: &str| {
         let text = state.metadata.get(key);
         text.with_context(|| format!("{}: its metadata has no key \"{key}\"", path.display()))
     };
-    let (found, expected) = (text("layout")?, layout_name(device));
+    let (found, expected) = (text("layout")?, layout_name(model));
     ensure!(
         found == expected,
         "{}: saved on another kind of device ({found}): go on there, or start again in another folder",
+        path.display()
+    );
+    let number = |key: &str| -> Result<f64> {
+        text(key)?.parse().with_context(|| format!("{}: its {key} is no number", path.display()))
+    };
+    ensure!(
+        text("images")? == &fingerprint.to_string(),
+        "{}: this run was trained on other images than those given now",
         path.display()
     );
     let read = |name: &str, length: usize| -> Result<Tensor> {
@@ -340,7 +360,10 @@ fn load_state(path: &Path, model: &Model, settings: &Settings) -> Result<State> 
             path.display(),
             tensor.shape
         );
-        Ok(Tensor::from_slice(&state.read_f32(tensor)?).to_device(device))
+        let values = Tensor::from_slice(&state.read_f32(tensor)?).to_device(device);
+        let is_finite = values.isfinite().all().int64_value(&[]) == 1;
+        ensure!(is_finite, "{}: tensor {name} holds numbers that are not finite", path.display());
+        Ok(values)
     };
     let length = model.weights.numel();
     let mut weights = model.weights.shallow_clone();
@@ -348,18 +371,28 @@ fn load_state(path: &Path, model: &Model, settings: &Settings) -> Result<State> 
     let mut statistics = model.statistics.shallow_clone();
     statistics.copy_(&read("statistics", model.statistics.numel())?);
     let velocity = (settings.momentum > 0.0).then(|| read("velocity", length)).transpose()?;
-    let epoch: u64 = text("epoch")?.parse().with_context(|| path.display().to_string())?;
+    let epoch = number("epoch")? as u64;
+    ensure!(
+        (1..=settings.epochs).contains(&epoch),
+        "{}: its epoch is {epoch}: this run has 1 to {}",
+        path.display(),
+        settings.epochs
+    );
     let range = settings.dial.filter(|range| epoch > range.start);
     let dial = range.map(|range| -> Result<Dial> {
-        let runs: Vec<RateRun> = serde_json::from_str(text("rates")?)?;
-        let rows: Result<Vec<Tensor>> = (0..range.nodes).map(|node| read(&format!("sum-{node:03}"), length)).collect();
-        let saved = Saved {
-            center: read("center", length)?,
-            sums: Tensor::stack(&rows?, 0),
-            runs,
-            reach: text("reach")?.parse()?,
-        };
-        Dial::resume(Nodes::new(range.from, range.to, range.nodes)?, settings.recurrence(), &saved)
+        let runs: Vec<RateRun> = serde_json::from_str(text("rates")?).with_context(|| path.display().to_string())?;
+        let expected: Vec<f64> = (range.start..epoch).map(|epoch| settings.rate_in(epoch)).collect();
+        let expected = expected.chunk_by(|a, b| a == b);
+        let expected = expected.map(|same| RateRun { steps: same.len() as u64 * steps, rate: same[0] });
+        ensure!(runs.iter().copied().eq(expected), "{}: its rates are not those of this run", path.display());
+        let reach = number("reach")?;
+        ensure!(reach >= 0.0 && reach.is_finite(), "{}: its reach is {reach}", path.display());
+        let sums = Tensor::zeros([range.nodes as i64, length as i64], (Kind::Float, device));
+        for node in 0..range.nodes {
+            sums.get(node as i64).f_copy_(&read(&format!("sum-{node:03}"), length)?)?;
+        }
+        let saved = Saved { center: read("center", length)?, sums, runs, reach };
+        Dial::resume(Nodes::new(range.from, range.to, range.nodes)?, settings.recurrence(), saved)
     });
     Ok((epoch, velocity, dial.transpose()?))
 }

@@ -86,13 +86,36 @@ fn train_average_refresh_evaluate() {
     let mut evaluate = vec!["evaluate", text(&fresh), "--quiet"];
     evaluate.extend(common);
     let accuracy: f64 = stdout(&evaluate).trim().parse().expect("a number");
-    assert!((0.0..=100.0).contains(&accuracy));
     // Refreshing in memory is the same as refreshing a file.
     let mut evaluate = vec!["evaluate", text(&average), "--quiet", "--refresh"];
     evaluate.extend(common);
     assert_eq!(stdout(&evaluate).trim().parse::<f64>().expect("a number"), accuracy);
     let error = failure(&refresh);
     assert!(error.contains("is there already"), "{error}");
+    let other = at("twice");
+    let twice = [&["refresh", text(&average), text(&average), "--out", text(&other)][..], &common].concat();
+    assert!(failure(&twice).contains("two models would be written"));
+    let error = failure(&["average", "--run", text(&run), "--out", text(&averages)]);
+    assert!(error.contains("is there already"), "{error}");
+
+    // λ through the command, with steps and rates from the checkpoints, and off the dial of every iterate.
+    let (strided, read) = (at("l2.safetensors"), at("read.safetensors"));
+    let afterfit = |arguments: &[&str]| {
+        let made = Command::new(afterfit()).args(arguments).output().expect("afterfit");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        String::from_utf8_lossy(&made.stderr).into_owned()
+    };
+    let said = afterfit(&["average", text(&checkpoints), "--origin", "1", "--l2", "0.001", "-o", text(&strided)]);
+    assert!(said.contains("each number in the names stands for 12 optimizer steps"), "{said}");
+    afterfit(&["dial", "read", text(&run.join("dial.safetensors")), "--l2", "0.001", "-o", text(&read)]);
+    let floats = |path: &Path| -> Vec<f32> {
+        let bytes = numbers(path);
+        bytes.as_chunks().0.iter().map(|&bits| f32::from_le_bytes(bits)).collect()
+    };
+    let (strided, read) = (floats(&strided), floats(&read));
+    let off = strided.iter().zip(&read).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let size = read.iter().map(|value| value.abs()).fold(0.0, f32::max);
+    assert!(off < 0.02 * size, "{off} of {size}");
 }
 
 #[test]
@@ -122,6 +145,8 @@ fn table1_measures_everything() {
     let rows = found["rows"].as_array().expect("rows");
     let count = |kind: &str| rows.iter().filter(|row| row["kind"] == kind).count();
     assert_eq!((count("last"), count("ratio"), count("dial")), (1, 4, 34));
+    let picture = std::fs::read_to_string(out.join("table1.svg")).expect("a picture");
+    assert!(picture.contains("vgg-16 on cifar-10, 3 epochs"));
     for file in ["table1.csv", "table1.svg", "table1.png"] {
         assert!(std::fs::metadata(out.join(file)).is_ok_and(|file| file.len() > 200), "{file}");
     }
@@ -132,9 +157,12 @@ fn noise_chooses_without_the_test_images() {
     let place = tempfile::tempdir().expect("a folder");
     let (data, out) = (place.path().join("data"), place.path().join("out"));
     small_cifar(&data, 300);
-    let mut arguments = vec!["noise", "--out", text(&out), "--data-folder", text(&data), "--hold-out", "50"];
-    arguments.extend(TINY);
-    let table = stdout(&arguments);
+    let noise = |out: &Path| {
+        let mut arguments = vec!["noise", "--out", text(out), "--data-folder", text(&data), "--hold-out", "50"];
+        arguments.extend(TINY);
+        stdout(&arguments)
+    };
+    let table = noise(&out);
     assert!(table.contains("chosen on 50 held-out images") && table.contains("best epoch"), "{table}");
     let found: serde_json::Value =
         serde_json::from_slice(&std::fs::read(out.join("noise.json")).expect("json")).expect("json");
@@ -143,6 +171,14 @@ fn noise_chooses_without_the_test_images() {
     assert!((90..=120).contains(&wrong), "{wrong}");
     let rows = found["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["held_out"]["accuracy"].is_number()));
+    // Other test labels change every accuracy on them, and nothing of the choice.
+    let mut test = std::fs::read(data.join("test_batch.bin")).expect("the test images");
+    test.chunks_exact_mut(3073).for_each(|image| image[0] = (image[0] + 3) % 10);
+    std::fs::write(data.join("test_batch.bin"), test).expect("the test images");
+    let again = noise(&place.path().join("again"));
+    let choice = |table: &str| table.lines().last().and_then(|line| line.split(',').next()).map(str::to_owned);
+    assert_eq!(choice(&table), choice(&again));
+    assert_ne!(table, again);
 }
 
 #[test]
@@ -157,8 +193,8 @@ fn wrong_input_is_refused_with_its_limits() {
         failure(&arguments)
     };
     for (more, expected) in [
-        (&["--rate=-1"][..], "a rate of -1: it must be above 0"),
-        (&["--momentum", "1"], "a momentum of 1: it must be at least 0 and below 1"),
+        (&["--rate=-1"][..], "a rate of -1.0: it must be from 1e-30 to 100"),
+        (&["--momentum", "1"], "a momentum of 1.0: it must be at least 0 and below 1"),
         (&["--nesterov"], "--nesterov needs a --momentum"),
         (&["--weight-decay", "NaN"], "a weight decay of NaN"),
         (&["--batch", "1000"], "100 training images do not fill a batch of 1000"),

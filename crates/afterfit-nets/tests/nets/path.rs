@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use afterfit::checkpoint::{Average, Checkpoint, DialFile, Format, Layout, Series};
 use afterfit::scheme::{Answer, RateRun, Stride, kept_weights};
-use afterfit_nets::augment::{Augmenter, Epoch};
+use afterfit_nets::augment::{Augmenter, Epoch, REFRESHING};
 use afterfit_nets::checkpoint;
 use afterfit_nets::data::Data;
 use afterfit_nets::measure::Refresher;
@@ -12,6 +12,7 @@ use afterfit_nets::net::Mode;
 use afterfit_nets::run::{DialRange, Folder, Settings};
 use afterfit_nets::study::checkpoints;
 use afterfit_nets::train::{self, Options, Trained};
+use paper::findings::EpochLine;
 use tch::{Device, Kind, Tensor};
 
 use crate::{QUIET, small_cifar, tiny};
@@ -50,7 +51,7 @@ fn a_dial_is_the_average_of_the_stored_iterates() {
         let first = place.path().join(format!("start-{momentum}.safetensors"));
         checkpoint::Snapshot::of(&start, Default::default()).expect("a copy").write(&first).expect("a file");
         let mut paths = vec![first];
-        paths.extend(checkpoints(&Folder(folder.clone()), &settings, 1).expect("checkpoints"));
+        paths.extend(checkpoints(&Folder(folder.clone()), &settings, 1..=24).expect("checkpoints"));
         let runs = [RateRun { steps: 12, rate: 0.05 }, RateRun { steps: 12, rate: 0.005 }];
         let series = Series::open(&paths, None, &[]).expect("a series");
         let layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: true, memory: None };
@@ -66,7 +67,7 @@ fn a_dial_is_the_average_of_the_stored_iterates() {
                 series.write(&[average], &layout, &|_| {}).expect("an average");
                 let ours = trained.model.with(trained.model.weights.copy());
                 checkpoint::load(&ours, &out).expect("the average");
-                let read = dial.read(&trained.model.weights, l2, answer).expect("a reading");
+                let (read, _) = dial.read(&trained.model.weights, l2, answer).expect("a reading");
                 assert!(farthest(&read, &ours.weights) < 2e-6, "λ {l2:e}: {:e}", farthest(&read, &ours.weights));
                 moved = moved.max(farthest(&read, &trained.model.weights));
 
@@ -90,7 +91,7 @@ fn a_dial_is_the_average_of_the_stored_iterates() {
         series.write(&[average], &layout, &|_| {}).expect("an average");
         let ours = trained.model.with(trained.model.weights.copy());
         checkpoint::load(&ours, &out).expect("the average");
-        let read = dial.read(&trained.model.weights, l2, Answer::Regularized).expect("a reading");
+        let (read, _) = dial.read(&trained.model.weights, l2, Answer::Regularized).expect("a reading");
         assert!(farthest(&read, &ours.weights) <= bound + 2e-6);
     }
 }
@@ -111,7 +112,11 @@ fn a_run_that_stops_and_goes_on_ends_the_same() {
             assert!(!parts.dial().exists());
         }
         // A kill after a later checkpoint and before the next state: what comes after the state is done again.
-        std::fs::write(checkpoint::path(&parts.checkpoints(), 4), b"half a file").expect("a file");
+        std::fs::write(checkpoint::path(&parts.checkpoints(), 4), b"another path's").expect("a file");
+        let line = EpochLine { epoch: 4, ..parts.log().expect("a log")[2].clone() };
+        parts.append(&line).expect("a line too many");
+        let log = std::fs::read_to_string(parts.0.join("log.jsonl")).expect("the log");
+        std::fs::write(parts.0.join("log.jsonl"), log + "{\"epoch\": 5, \"st").expect("half a line more");
         run(&settings, &parts.0, &data, Options { save_every: 3, ..QUIET });
         for epoch in 1..=4 {
             let files = [&whole, &parts].map(|folder| bytes(checkpoint::path(&folder.checkpoints(), epoch)));
@@ -177,11 +182,11 @@ fn refreshing_takes_the_mean_over_augmented_batches() {
     let settings = tiny(1, 50);
     let data = load(&settings, &place.path().join("data"), 220);
     let model = train::start(&settings, Device::Cpu);
-    Refresher::new(&data.train, 50, 9).refresh(&model, false).expect("fresh statistics");
+    Refresher::new(&data.train, 50, 9, false).expect("a pass").refresh(&model).expect("fresh statistics");
     let expected = model.with(model.weights.copy());
     expected.reset_statistics();
     let _guard = tch::no_grad_guard();
-    let epoch = Epoch::draw(220, 9, u64::MAX);
+    let epoch = Epoch::draw(220, 9, REFRESHING);
     let augmenter = Augmenter::new(&data.train);
     for at in 0..4 {
         let (pixels, _) = augmenter.images(&epoch, 50 * at, 50);
@@ -192,4 +197,74 @@ fn refreshing_takes_the_mean_over_augmented_batches() {
     let clean = data.train.normalized(&data.train.pixels, Kind::Float);
     let _ = expected.scores(&clean, Mode::Batch(1.0));
     assert!(farthest(&model.statistics, &expected.statistics) > 1e-2, "clean images have other statistics");
+}
+
+/// Which images are noisy has nothing to do with the order in which the first epoch shows them.
+#[test]
+fn random_streams_are_apart() {
+    let place = tempfile::tempdir().expect("a folder");
+    let clean = tiny(1, 50);
+    let mut noisy = clean.clone();
+    noisy.data.label_noise = 0.5;
+    let clean = load(&clean, &place.path().join("data"), 400);
+    let noisy = load(&noisy, &place.path().join("data"), 400);
+    let is_wrong: Vec<bool> = {
+        let [a, b] = [&clean, &noisy].map(|data| Vec::<i64>::try_from(&data.train.labels).expect("labels"));
+        a.iter().zip(&b).map(|(a, b)| a != b).collect()
+    };
+    let (_, order) = Augmenter::new(&noisy.train).images(&Epoch::draw(400, 3, 0), 0, 200);
+    let shown: Vec<i64> = Vec::try_from(&order).expect("positions");
+    let early = shown.iter().filter(|&&at| is_wrong[at as usize]).count();
+    assert!((60..=120).contains(&early), "{early} of the first 200 images are noisy");
+}
+
+#[test]
+fn a_run_that_has_ended_does_not_start_again() {
+    let place = tempfile::tempdir().expect("a folder");
+    let settings = tiny(1, 50);
+    let data = load(&settings, &place.path().join("data"), 100);
+    let folder = Folder(place.path().join("run"));
+    run(&settings, &folder.0, &data, QUIET);
+    let before = bytes(checkpoint::path(&folder.checkpoints(), 1));
+    std::fs::remove_file(folder.state()).expect("the state");
+    let error = train::train(&settings, &folder, &data, Device::Cpu, QUIET).expect_err("nothing to go on from");
+    assert!(error.to_string().contains("cannot go on after its 1 epochs"), "{error}");
+    assert!(bytes(checkpoint::path(&folder.checkpoints(), 1)) == before);
+}
+
+/// What was saved is checked against the run before it is believed.
+#[test]
+fn a_state_that_is_not_this_runs_is_refused() {
+    let place = tempfile::tempdir().expect("a folder");
+    let settings = tiny(3, 50);
+    let data = load(&settings, &place.path().join("data"), 100);
+    let folder = Folder(place.path().join("run"));
+    run(&settings, &folder.0, &data, Options { stop_after: Some(2), ..QUIET });
+    let again = |data: &Data| {
+        let error = train::train(&settings, &folder, data, Device::Cpu, QUIET).expect_err("a refusal");
+        format!("{error:#}")
+    };
+    let whole = bytes(folder.state());
+    for (from, to, expected) in [
+        ("\"epoch\":\"2\"", "\"epoch\":\"9\"", "its epoch is 9"),
+        ("\"epoch\":\"2\"", "\"epoch\":\"1\"", "its rates are not"),
+        ("\"images\":\"", "\"images\":\"9", "other images"),
+        ("\"layout\":\"channels first\"", "\"layout\":\"channels last_\"", "another kind of device"),
+    ] {
+        let text: String = whole.iter().map(|&byte| byte as char).collect();
+        assert!(text.contains(from), "{from}");
+        let mut spoiled: Vec<u8> = text.replacen(from, to, 1).chars().map(|c| c as u8).collect();
+        let header = u64::from_le_bytes(whole[..8].try_into().expect("a length"));
+        let longer = (spoiled.len() - whole.len()) as u64;
+        spoiled[..8].copy_from_slice(&(header + longer).to_le_bytes());
+        std::fs::write(folder.state(), spoiled).expect("a state");
+        let error = again(&data);
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+    std::fs::write(folder.state(), &whole).expect("the state");
+    let lock = folder.lock().expect("a free folder");
+    assert!(again(&data).contains("in use by another process"));
+    drop(lock);
+    std::fs::remove_file(folder.0.join("log.jsonl")).expect("the log");
+    assert!(again(&data).contains("does not have the epochs 1 to 2"));
 }

@@ -148,7 +148,8 @@ pub(crate) fn header_bytes(
     (bytes, offsets)
 }
 
-/// Writes a safetensors file of named tensors: under a temporary name first, the same bytes for the same content.
+/// Writes a safetensors file of named tensors: under a temporary name first, the same bytes for the same content. A killed
+/// process leaves no half of it; a power cut may, as nothing waits for the disk.
 ///
 /// `fill` writes the numbers of tensor `i`, little-endian and row-major. What it writes must have the size announced.
 pub fn write_safetensors(
@@ -190,7 +191,6 @@ pub fn write_safetensors(
         }
     }
     let file = file.into_inner().map_err(|error| io(error.into_error()))?;
-    file.as_file().sync_all().map_err(io)?;
     crate::store::set_ordinary_permissions(file.as_file()).map_err(io)?;
     file.persist(path).map_err(|error| io(error.error))?;
     Ok(())
