@@ -8,7 +8,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 # What needs libtorch is built and tested on its own.
 EVERYDAY := --workspace --exclude afterfit-nets
 
-.PHONY: all demo test test-heavy test-nets nets fuzz lint doc deny bench clean
+.PHONY: all demo test test-heavy test-nets nets bench-nets fuzz lint doc deny bench clean
 
 all: lint test
 
@@ -49,7 +49,11 @@ endif
 
 # `make nets` builds the command for real runs: target/release/afterfit-nets.
 nets: $(TORCH_VENV)/ready
-	$(WITH_TORCH) cargo build --release -p afterfit-nets
+	$(WITH_TORCH) cargo build --release -p afterfit-nets -p afterfit-cli
+
+# A training step beside PyTorch's, for machines with a GPU.
+bench-nets: nets
+	$(TORCH_VENV)/bin/python tests/bench_nets.py target/release/afterfit-nets
 
 # Five minutes of fuzzing for each reader of foreign files. cargo-fuzz wants a nightly compiler or RUSTC_BOOTSTRAP=1.
 FUZZ_SECONDS := 300

@@ -20,7 +20,8 @@ pub fn fetch(name: &str) -> anyhow::Result<PathBuf> {
         cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")));
         cargo
     };
-    let output = command.args(["data", "get", name]).output().context("the afterfit command could not be started")?;
+    let output = command.args(["data", "get", name]).output();
+    let output = output.context("no afterfit command beside this program to fetch images with")?;
     anyhow::ensure!(
         output.status.success(),
         "`afterfit data get {name}` failed: {}",
