@@ -17,7 +17,7 @@ fn stored(study: &str) -> Result<Vec<(String, Findings)>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("nets");
     let mut paths: Vec<PathBuf> = Vec::new();
     for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-        paths.push(entry?.path());
+        paths.extend(Some(entry?.path()).filter(|path| path.extension().is_some_and(|ending| ending == "json")));
     }
     paths.sort();
     let mut all = Vec::new();
