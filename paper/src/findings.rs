@@ -268,9 +268,10 @@ impl Findings {
         let (net, data) = (self.text("/net"), self.text("/data/name"));
         let noise = self.number("/data/label_noise").unwrap_or(0.0);
         let decay = if self.number("/weight_decay") == Some(0.0) { ", no weight decay" } else { "" };
+        let kernels = if self.text("/kernels") == "he" { ", He's kernels" } else { "" };
         match noise > 0.0 {
-            true => format!("{net} on {data}, {:.0} % of the training labels random{decay}", 100.0 * noise),
-            false => format!("{net} on {data}, {} epochs{decay}", self.number("/epochs").unwrap_or(f64::NAN)),
+            true => format!("{net} on {data}, {:.0} % of the training labels random{decay}{kernels}", 100.0 * noise),
+            false => format!("{net} on {data}, {} epochs{decay}{kernels}", self.number("/epochs").unwrap_or(f64::NAN)),
         }
     }
 

@@ -19,7 +19,7 @@ fn stored(study: &str) -> Result<Vec<(String, Findings)>> {
     for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
         paths.extend(Some(entry?.path()).filter(|path| path.extension().is_some_and(|ending| ending == "json")));
     }
-    paths.sort();
+    paths.sort_by(|a, b| a.file_stem().cmp(&b.file_stem()));
     let mut all = Vec::new();
     for path in paths {
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -214,12 +214,7 @@ pub(crate) fn noise() -> Result<Outcome> {
         // He's kernels are shown for comparison: nothing is claimed of them.
         let is_claimed = kernels.is_empty();
         outcome.number(&what("as trained, %"), before, "the PyTorch program: 74.3", true);
-        outcome.number(
-            &what("the chosen λ"),
-            chosen.strength.unwrap_or(f64::NAN),
-            "3.2e-4 there, by its test images",
-            true,
-        );
+        outcome.number(&what("the chosen λ"), chosen.strength.unwrap_or(f64::NAN), "3.2e-4 there", true);
         outcome.number(&what("regularized, at the chosen λ, %"), after, "86.7 there", true);
         let gained = what("gained by turning one knob, points");
         match is_claimed {
