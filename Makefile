@@ -39,7 +39,7 @@ WITH_TORCH := VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PATH="$(CURDIR)/$(TORCH_VENV)/
 test-nets: $(TORCH_VENV)/ready
 	$(WITH_TORCH) cargo clippy -p afterfit-nets --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(WITH_TORCH) cargo doc -p afterfit-nets --no-deps
-	cargo build -p afterfit-cli
+	cargo build $(EVERYDAY) --bins
 ifeq ($(NEXTEST),yes)
 	$(WITH_TORCH) cargo nextest run -p afterfit-nets
 else

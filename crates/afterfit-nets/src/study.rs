@@ -4,13 +4,12 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use afterfit::checkpoint::{Average, Format, Layout, Series};
+use afterfit::checkpoint::{Average, Format, Layout, Record, Series};
 use afterfit::dial::certificates;
 use afterfit::scheme::{Answer, Standing, Weighting, comparator_weights};
 use anyhow::{Context, Result, ensure};
 use paper::findings::{Findings, Row, Score, Seconds, step_milliseconds};
 use paper::plot;
-use serde_json::json;
 use tch::{Device, Tensor};
 
 use crate::checkpoint;
@@ -75,26 +74,28 @@ pub fn average(paths: &[PathBuf], wanted: &[Wanted], out: &Path) -> Result<(Vec<
     let series = Series::open(paths, None, &[])?;
     let opening = began.elapsed().as_secs_f64();
     std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
-    let steps: Vec<Option<u64>> = series.trainings.iter().map(|training| training.epoch).collect();
-    let rates: Vec<Option<f64>> = series.trainings.iter().map(|training| training.rate).collect();
+    let steps: Vec<u64> = series.trainings.iter().map(|training| training.epoch.unwrap_or(0)).collect();
+    // No step leaves the last one.
+    let mut rates: Vec<Option<f64>> = series.trainings.iter().map(|training| training.rate).collect();
+    rates.iter_mut().last().into_iter().for_each(|rate| *rate = None);
     let averages: Result<Vec<Average>> = wanted
         .iter()
         .map(|wanted| {
             let weights = comparator_weights(wanted.weighting, paths.len())?;
-            let record = json!({
-                "kind": "average",
-                "version": env!("CARGO_PKG_VERSION"),
-                "strength": { wanted.kind: wanted.strength },
-                "scheme": wanted.kind,
-                "status": Standing::Heuristic,
-                "answer": Answer::Normalized,
-                "weights": weights,
-                "inputs": series.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
-                "steps": steps,
-                "rates": rates,
-                "dtype": "as the inputs",
-            });
-            Ok(Average { path: out.join(wanted.file()), weights, record: record.to_string() })
+            let record = Record {
+                kind: wanted.kind,
+                strength: wanted.strength,
+                scheme: wanted.kind,
+                status: Standing::Heuristic,
+                answer: Answer::Normalized,
+                weights: &weights,
+                inputs: &series.paths,
+                steps: &steps,
+                rates: &rates,
+                dtype: None,
+            };
+            let record = record.to_json();
+            Ok(Average { path: out.join(wanted.file()), weights, record })
         })
         .collect();
     let averages = averages?;

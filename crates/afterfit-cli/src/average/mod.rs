@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use afterfit::checkpoint::{Average, DialSetting, Format, Layout, RateSource, Report, Series, number};
+use afterfit::checkpoint::{Average, DialSetting, Format, Layout, RateSource, Record, Report, Series};
 use afterfit::dial::{Nodes, certificates};
 use afterfit::scheme::{
     Answer, PathInfo, Scheme, Standing, Status, Stride, Weighting, comparator_weights, kept_weights, ratio_weights,
@@ -434,20 +434,19 @@ fn name_outputs(args: &Args, series: &Series, layout: &Layout, planned: &mut [Pl
 /// What an output's metadata says of it.
 fn record(plan: &Planned, series: &Series, made: &Made, numbers: &[u64], layout: &Layout) -> String {
     let rates: Vec<Option<f64>> = made.timeline.kept.iter().map(|&step| made.timeline.rate_at(step)).collect();
-    json!({
-        "kind": "average",
-        "version": env!("CARGO_PKG_VERSION"),
-        "strength": { plan.kind: plan.strength },
-        "scheme": plan.scheme,
-        "status": plan.status.standing,
-        "answer": plan.answer,
-        "weights": plan.weights,
-        "inputs": series.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
-        "steps": numbers,
-        "rates": rates,
-        "dtype": layout.dtype.map_or_else(|| "as the inputs".to_owned(), number::name),
-    })
-    .to_string()
+    let record = Record {
+        kind: plan.kind,
+        strength: plan.strength,
+        scheme: &plan.scheme,
+        status: plan.status.standing,
+        answer: plan.answer,
+        weights: &plan.weights,
+        inputs: &series.paths,
+        steps: numbers,
+        rates: &rates,
+        dtype: layout.dtype,
+    };
+    record.to_json()
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -31,7 +31,7 @@ use thiserror::Error;
 pub use self::safetensors::write_safetensors;
 pub use dial::{DialFile, DialSetting, LiveDial, Reading};
 pub use folder::{expand, sidecars};
-pub use output::{Average, Format, Layout, Report};
+pub use output::{Average, Format, Layout, Record, Report};
 pub use series::{Series, Treatment};
 pub use steps::{StepPattern, step_of};
 pub use training::{RateSource, Timeline, Training};

@@ -18,6 +18,7 @@ use super::safetensors::header_bytes;
 use super::series::{Series, Treatment};
 use super::stream::{Pass, Row, Sum};
 use super::{CheckpointError, Result, folder, number, write_at};
+use crate::scheme::{Answer, Standing};
 
 /// What a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +84,52 @@ pub struct Average {
 impl Average {
     pub(super) fn row(&self) -> Row {
         Row { weights: self.weights.clone(), absolute: true, path: self.path.clone() }
+    }
+}
+
+/// What an average's metadata says of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// What its strength is of: `l2`, `ratio`, `ema`, …
+    pub kind: &'a str,
+    /// The strength, where it has one.
+    pub strength: Option<f64>,
+    /// The scheme, in words.
+    pub scheme: &'a str,
+    /// Exact, approximation or heuristic.
+    pub status: Standing,
+    /// Which answer.
+    pub answer: Answer,
+    /// The weight of each checkpoint.
+    pub weights: &'a [f64],
+    /// The checkpoints.
+    pub inputs: &'a [PathBuf],
+    /// Their numbers.
+    pub steps: &'a [u64],
+    /// The rate of the step that leaves each, as far as known.
+    pub rates: &'a [Option<f64>],
+    /// The type asked for.
+    pub dtype: Option<Dtype>,
+}
+
+impl Record<'_> {
+    /// As it stands in the metadata.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::json!({
+            "kind": "average",
+            "version": env!("CARGO_PKG_VERSION"),
+            "strength": { self.kind: self.strength },
+            "scheme": self.scheme,
+            "status": self.status,
+            "answer": self.answer,
+            "weights": self.weights,
+            "inputs": self.inputs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
+            "steps": self.steps,
+            "rates": self.rates,
+            "dtype": self.dtype.map_or_else(|| "as the inputs".to_owned(), number::name),
+        })
+        .to_string()
     }
 }
 
