@@ -6,7 +6,6 @@ Meant for a GPU (batch 100, full width); `--width 4 --epochs 2` tries it on a CP
 """
 
 import argparse
-import importlib.util
 import json
 import statistics
 import subprocess
@@ -16,17 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from networks import modules
 from torch.nn import functional as F
 
-MAKER = Path(__file__).parent.parent / "crates/afterfit-nets/tests/fixtures/make.py"
 BATCH = 100
-
-
-def modules():
-    spec = importlib.util.spec_from_file_location("make", MAKER)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {"resnet-18": module.ResNet18, "vgg-16": module.Vgg16}
 
 
 def noise_images(folder, count):

@@ -3,26 +3,18 @@
     .venv-torch/bin/python tests/nets.py target/debug/afterfit-nets
 """
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from networks import modules
 from runner import run
 from safetensors.torch import load_file
 
 NETS = Path(sys.argv[1]).resolve()
-MAKER = Path(__file__).parent.parent / "crates/afterfit-nets/tests/fixtures/make.py"
 MEAN, DEVIATION = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
-
-
-def modules():
-    spec = importlib.util.spec_from_file_location("make", MAKER)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {"resnet-18": module.ResNet18, "vgg-16": module.Vgg16}
 
 
 def small_cifar(folder, count):

@@ -167,7 +167,7 @@ const NOISE: Profile = Profile {
     label_noise: 0.4,
     hold_out: 5000,
     evaluate_every: 1,
-    keep_all: false,
+    ..TABLE1
 };
 
 impl Common {

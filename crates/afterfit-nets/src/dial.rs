@@ -156,14 +156,7 @@ impl Dial {
     /// How the path was made, for its certificates.
     #[must_use]
     pub fn path_info(&self) -> PathInfo {
-        PathInfo {
-            recurrence: self.recurrence,
-            rates: self.runs.iter().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize)).collect(),
-            quadratic: false,
-            stochastic: true,
-            shape: [1, 1],
-            factors: None,
-        }
+        PathInfo::of_network(self.recurrence, &self.runs)
     }
 
     /// The weights at any λ of the range when training has come to `last`, and R(λ), the mass no step has spent.
@@ -218,7 +211,6 @@ impl Dial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use afterfit::dial::certificates;
 
     /// Blocks that fill up, one that does not, and a rate that changes inside a block, against plain sums in f64.
     #[test]
@@ -232,7 +224,7 @@ mod tests {
             dial.push(iterate, rate(step));
         }
         assert_eq!(dial.steps(), 21);
-        assert!(certificates(&nodes, &dial.path_info(), &[0.1], Answer::Normalized).expect("a bound")[0] < 1.0);
+        assert_eq!(dial.path_info().rates, (0..21).map(rate).collect::<Vec<_>>());
         for answer in [Answer::Regularized, Answer::Normalized] {
             for &l2 in nodes.l2() {
                 let mut sum = Tensor::zeros([5], (Kind::Double, Device::Cpu));

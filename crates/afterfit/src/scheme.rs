@@ -158,6 +158,19 @@ pub struct PathInfo {
 }
 
 impl PathInfo {
+    /// Of a network: a loss that is not quadratic, mini-batches, and weights whose shape does not matter.
+    #[must_use]
+    pub fn of_network(recurrence: Recurrence, runs: &[RateRun]) -> Self {
+        Self {
+            recurrence,
+            rates: runs.iter().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize)).collect(),
+            quadratic: false,
+            stochastic: true,
+            shape: [1, 1],
+            factors: None,
+        }
+    }
+
     /// Steps taken, K. There are K+1 iterates.
     #[must_use]
     pub fn steps(&self) -> u64 {

@@ -410,14 +410,7 @@ impl DialFile {
 
     /// What a reading at each λ would be worth.
     pub fn readings(&self, l2: &[f64], answer: Answer) -> Result<Vec<Reading>> {
-        let info = PathInfo {
-            recurrence: self.recurrence,
-            rates: self.runs.iter().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize)).collect(),
-            quadratic: false,
-            stochastic: true,
-            shape: [1, 1],
-            factors: None,
-        };
+        let info = PathInfo::of_network(self.recurrence, &self.runs);
         let certificates = certificates(&self.nodes, &info, l2, answer)?;
         let reading = |(&l2, certificate): (&f64, f64)| {
             let remaining = mix(&self.nodes, self.recurrence, &self.runs, l2, answer)?.remaining;
