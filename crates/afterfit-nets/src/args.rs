@@ -222,6 +222,12 @@ impl Common {
         let settings = self.settings(profile, device);
         settings.validate()?;
         let data = settings.data.load(&data::folder(self.data, self.data_folder.as_deref())?, device)?;
+        if !device.is_cuda() && self.width >= 32 && !self.quiet {
+            eprintln!(
+                "note: no GPU: a step of width {} takes seconds here; --width 4 is a network to try with",
+                self.width
+            );
+        }
         let options = self.options(profile, settings.epochs);
         let trained = train::train(&settings, &Folder(self.out.clone()), &data, device, options)?;
         if trained.epoch < settings.epochs {
@@ -240,6 +246,9 @@ impl Common {
         let found = study::measure(kind, &settings, &folder, &data, trained, !self.no_graphs)?;
         study::save(&found, &folder)?;
         print!("{}", found.listing());
+        if !self.quiet {
+            eprintln!("see {}", self.out.join(format!("{}.png", found.study)).display());
+        }
         Ok(Some((settings, found)))
     }
 }
@@ -252,7 +261,14 @@ pub(crate) struct Train {
 
 impl Train {
     pub(crate) fn run(&self) -> Result<()> {
-        let (_, _, trained) = self.common.train(&TRAIN)?;
+        let (settings, _, trained) = self.common.train(&TRAIN)?;
+        if trained.epoch == settings.epochs && !self.common.quiet {
+            let out = self.common.out.display();
+            eprintln!("next: afterfit-nets average --run {out} -o averages, then refresh and evaluate them");
+            if settings.dial.is_some() {
+                eprintln!("or:   afterfit dial read {out}/dial.safetensors --l2 LAMBDA -o model.safetensors");
+            }
+        }
         if let Some(line) = trained.log.last() {
             println!("{}", serde_json::to_string(line)?);
         }
