@@ -32,12 +32,6 @@ fn stored(study: &str) -> Result<Vec<(String, Findings)>> {
     Ok(all)
 }
 
-/// Accuracy of the weights training ended with; of a run whose averages were never measured, from its log.
-fn as_trained(findings: &Findings) -> Option<f64> {
-    let row = findings.row("last", None).map(|row| row.test.accuracy);
-    row.or_else(|| findings.log.last().and_then(|line| line.test_accuracy))
-}
-
 fn accuracy(row: Option<&Row>) -> f64 {
     row.map_or(f64::NAN, |row| row.test.accuracy)
 }
@@ -47,17 +41,19 @@ fn top(findings: &Findings, answer: Answer) -> Option<&Row> {
     findings.dial(answer).max_by(|a, b| a.test.accuracy.total_cmp(&b.test.accuracy))
 }
 
-/// "94.36", or "94.36 ± 0.05 (3 runs)", and the mean.
-fn mean(values: &[f64]) -> (f64, String) {
+/// The mean over runs of something, and "seed 1", or "± 0.04; seeds 1, 2: 94.91, 94.86".
+fn mean(runs: &[&Findings], of: impl Fn(&Findings) -> f64) -> (f64, String) {
+    let values: Vec<f64> = runs.iter().map(|run| of(run)).collect();
+    let seeds: Vec<String> = runs.iter().map(|run| run.number("/seed").unwrap_or(f64::NAN).to_string()).collect();
+    let seeds = seeds.join(", ");
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
-    match values.len() {
-        1 => (mean, "one run".to_owned()),
-        runs => {
-            let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt();
-            (mean, format!("± {deviation:.2} over {runs} runs"))
-        }
+    if values.len() == 1 {
+        return (mean, format!("seed {seeds}"));
     }
+    let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt();
+    let each: Vec<String> = values.iter().map(|value| format!("{value:.2}")).collect();
+    (mean, format!("± {deviation:.2}; seeds {seeds}: {}", each.join(", ")))
 }
 
 /// What a PyTorch program with the same protocol reached, as trained and after averaging.
@@ -104,92 +100,81 @@ pub(crate) fn table1() -> Result<Outcome> {
     for (name, findings) in &all {
         let decay = if findings.number("/weight_decay") == Some(0.0) { "-no-decay" } else { "" };
         groups.entry(format!("{}{decay}", findings.text("/net"))).or_default().push(findings);
-        if !findings.rows.is_empty() {
-            outcome.figures.push(findings.figure(name));
-            outcome.tables.push(dial_table(name, findings));
-        }
+        outcome.figures.push(findings.figure(name));
+        outcome.tables.push(dial_table(name, findings));
     }
     for (name, runs) in &groups {
-        let first = runs[0];
-        let has_decay = first.number("/weight_decay") != Some(0.0);
-        let title = first.title();
-        let (paper_before, paper_after) = first.paper().unwrap_or(("none", "none"));
-        let twin = twin(first.text("/net"), has_decay);
-        let near = |value: f64, other: Option<f64>| other.is_none_or(|other| (value - other).abs() <= 0.4);
-        let said = |paper: &str, twin: Option<f64>| {
-            let twin =
-                twin.map(|value| format!("; a PyTorch program with the same protocol: {value}; within 0.4 of that"));
-            format!("the paper: {paper}{}", twin.unwrap_or_default())
-        };
-        let before: Vec<f64> = runs.iter().filter_map(|run| as_trained(run)).collect();
-        let (value, spread) = mean(&before);
-        let expected = twin.map(|twin| twin.0);
-        outcome.number(
-            &format!("{title}: as trained, % ({spread})"),
-            value,
-            &said(paper_before, expected),
-            near(value, expected),
-        );
-        let measured: Vec<&&Findings> = runs.iter().filter(|run| !run.rows.is_empty()).collect();
-        if measured.is_empty() {
-            outcome
-                .text
-                .push_str(&format!(" {title}: the machine's time was up before this run's checkpoints were averaged."));
-            continue;
-        }
-        for ratio in RATIOS {
-            let after: Vec<f64> = measured.iter().map(|run| accuracy(run.row("ratio", Some(ratio)))).collect();
-            let (value, spread) = mean(&after);
-            let (claim, holds) = match ratio == 0.99 {
-                true => {
-                    let expected = twin.map(|twin| twin.1);
-                    (said(paper_after, expected), near(value, expected))
-                }
-                false => ("the paper: 0.99 is the best of the four".to_owned(), true),
-            };
-            outcome.number(&format!("{title}: averaged with ratio {ratio}, % ({spread})"), value, &claim, holds);
-        }
-        let gains: Vec<f64> = measured
-            .iter()
-            .map(|run| accuracy(run.row("ratio", Some(0.99))) - accuracy(run.row("last", None)))
-            .collect();
-        let (gain, spread) = mean(&gains);
-        outcome.number(&format!("{title}: gained by ratio 0.99, points ({spread})"), gain, "above 0", gain > 0.0);
-        let tops: Vec<f64> = measured.iter().map(|run| accuracy(top(run, Answer::Regularized))).collect();
-        let places: Vec<String> = measured
-            .iter()
-            .filter_map(|run| Some(format!("{:.1e}", top(run, Answer::Regularized)?.strength?)))
-            .collect();
-        let (value, spread) = mean(&tops);
-        let claim = format!("not in the paper; the top of the curve, at λ = {}", places.join(", "));
-        outcome.number(&format!("{title}: the dial, regularized, % ({spread})"), value, &claim, true);
-        let seconds: Vec<f64> = measured.iter().map(|run| run.seconds.after_training()).collect();
-        let (value, spread) = mean(&seconds);
-        outcome.number(
-            &format!("{title}: averaging, refreshing and evaluating all four ratios, s ({spread})"),
-            value,
-            "the paper: 47 to 58 s for each ratio on a K80; at most 10",
-            value <= 10.0,
-        );
-        let of = |run: &Findings, kind: &str| accuracy(run.row(kind, None));
-        let column = |of: &dyn Fn(&Findings) -> f64| -> Vec<f64> { measured.iter().map(|run| of(run)).collect() };
-        let mut columns: Vec<(String, Vec<f64>)> = vec![
-            ("seed".into(), column(&|run| run.number("/seed").unwrap_or(f64::NAN))),
-            ("epochs".into(), column(&|run| run.number("/epochs").unwrap_or(f64::NAN))),
-            ("as_trained".into(), column(&|run| of(run, "last"))),
-        ];
-        for ratio in RATIOS {
-            columns.push((format!("ratio_{ratio}"), column(&|run| accuracy(run.row("ratio", Some(ratio))))));
-        }
-        for kind in ["uniform", "ema", "swa", "last-refreshed"] {
-            columns.push((kind.into(), column(&|run| of(run, kind))));
-        }
-        columns.push(("dial_regularized_top".into(), tops.clone()));
-        columns.push(("dial_normalized_top".into(), column(&|run| accuracy(top(run, Answer::Normalized)))));
-        let named: Vec<(&str, &[f64])> = columns.iter().map(|(name, values)| (name.as_str(), &values[..])).collect();
-        outcome.tables.push(Table::of(&format!("table1-{name}"), &named));
+        claims(&mut outcome, runs);
+        outcome.tables.push(accuracies(&format!("table1-{name}"), runs));
     }
     Ok(outcome)
+}
+
+/// What the paper and the PyTorch program have, beside the runs of one network.
+fn claims(outcome: &mut Outcome, runs: &[&Findings]) {
+    let first = runs[0];
+    let title = first.title();
+    let mut number = |what: &str, (value, spread): (f64, String), claim: &str, holds: bool| {
+        outcome.number(&format!("{title}: {what} ({spread})"), value, claim, holds);
+    };
+    let (paper_before, paper_after) = first.paper().unwrap_or(("none", "none"));
+    let twin = twin(first.text("/net"), first.number("/weight_decay") != Some(0.0));
+    let near = |value: f64, other: Option<f64>| other.is_none_or(|other| (value - other).abs() <= 0.4);
+    let said = |paper: &str, twin: Option<f64>| {
+        let twin = twin.map(|value| format!("; a PyTorch program with the same protocol: {value}; within 0.4 of that"));
+        format!("the paper: {paper}{}", twin.unwrap_or_default())
+    };
+    let measured = |kind: &str, strength: Option<f64>| mean(runs, |run| accuracy(run.row(kind, strength)));
+    let before = measured("last", None);
+    let expected = twin.map(|twin| twin.0);
+    let holds = near(before.0, expected);
+    number("as trained, %", before, &said(paper_before, expected), holds);
+    let (best, _) = measured("ratio", Some(0.99));
+    for ratio in RATIOS {
+        let after = measured("ratio", Some(ratio));
+        let (claim, holds) = match ratio == 0.99 {
+            true => {
+                let expected = twin.map(|twin| twin.1);
+                (said(paper_after, expected), near(best, expected))
+            }
+            false => ("the paper: 0.99 is the best of the four, so not above that".to_owned(), after.0 <= best),
+        };
+        number(&format!("averaged with ratio {ratio}, %"), after, &claim, holds);
+    }
+    let gain = mean(runs, |run| accuracy(run.row("ratio", Some(0.99))) - accuracy(run.row("last", None)));
+    let holds = gain.0 > 0.0;
+    number("gained by ratio 0.99, points", gain, "above 0", holds);
+    for kind in ["uniform", "ema", "swa"] {
+        let label = first.row(kind, None).map_or_else(|| kind.to_owned(), Row::label);
+        number(&format!("{label}, %"), measured(kind, None), "not in the paper", true);
+    }
+    let tops = runs.iter().filter_map(|run| top(run, Answer::Regularized)?.strength);
+    let tops: Vec<String> = tops.map(|l2| format!("{l2:.1e}")).collect();
+    let claim = format!("not in the paper; the top of the curve, at λ = {}", tops.join(", "));
+    number("the dial, regularized, %", mean(runs, |run| accuracy(top(run, Answer::Regularized))), &claim, true);
+    let seconds = mean(runs, |run| run.seconds.after_training());
+    let holds = seconds.0 <= 10.0;
+    let claim = "the paper: 47 to 58 s for each ratio on a K80; at most 10";
+    number("averaging, refreshing and evaluating all four ratios, s", seconds, claim, holds);
+}
+
+/// Every run of one network, a row each.
+fn accuracies(name: &str, runs: &[&Findings]) -> Table {
+    let column = |of: &dyn Fn(&Findings) -> f64| -> Vec<f64> { runs.iter().map(|run| of(run)).collect() };
+    let of_kind = |kind: &str| column(&|run| accuracy(run.row(kind, None)));
+    let setting = |place: &str| column(&|run| run.number(place).unwrap_or(f64::NAN));
+    let mut columns = vec![
+        ("seed".to_owned(), setting("/seed")),
+        ("epochs".into(), setting("/epochs")),
+        ("as_trained".into(), of_kind("last")),
+    ];
+    columns
+        .extend(RATIOS.map(|ratio| (format!("ratio_{ratio}"), column(&|run| accuracy(run.row("ratio", Some(ratio)))))));
+    columns.extend(["uniform", "ema", "swa", "last-refreshed"].map(|kind| (kind.to_owned(), of_kind(kind))));
+    columns.push(("dial_regularized_top".into(), column(&|run| accuracy(top(run, Answer::Regularized)))));
+    columns.push(("dial_normalized_top".into(), column(&|run| accuracy(top(run, Answer::Normalized)))));
+    let named: Vec<(&str, &[f64])> = columns.iter().map(|(name, values)| (name.as_str(), &values[..])).collect();
+    Table::of(name, &named)
 }
 
 /// Noisy labels.
@@ -208,7 +193,7 @@ pub(crate) fn noise() -> Result<Outcome> {
     };
     for (name, findings) in &all {
         let chosen = findings.chosen().context("a dial")?;
-        let (before, after) = (as_trained(findings).unwrap_or(f64::NAN), chosen.test.accuracy);
+        let (before, after) = (accuracy(findings.row("last", None)), chosen.test.accuracy);
         let kernels = if findings.text("/kernels") == "he" { ", He's kernels" } else { "" };
         let what = |text: &str| format!("{}{kernels}: {text}", findings.text("/net"));
         // He's kernels are shown for comparison: nothing is claimed of them.
