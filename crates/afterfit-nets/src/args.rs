@@ -96,7 +96,7 @@ struct Common {
     /// Keep no dial.
     #[arg(long, conflicts_with_all = ["dial", "dial_from", "dial_nodes"])]
     no_dial: bool,
-    /// The first epoch to keep a checkpoint of [default: train: 1; else the first after the dial's start].
+    /// The first epoch to keep (and average) a checkpoint of [default: train: 1; else the first after a fifth; noise: a twentieth].
     #[arg(long, value_name = "N")]
     checkpoints_from: Option<u64>,
     /// Replace this share of the training labels by random ones [default: 0; noise: 0.4].
@@ -170,14 +170,27 @@ const NOISE: Profile = Profile {
     ..TABLE1
 };
 
+/// A share of the epochs.
+fn share(share: f64, epochs: u64) -> u64 {
+    (share * epochs as f64).round() as u64
+}
+
 impl Common {
+    /// The first epoch whose checkpoint is wanted.
+    fn first_epoch(&self, profile: &Profile) -> u64 {
+        let settled = share(profile.settle, self.epochs.unwrap_or(profile.epochs));
+        self.checkpoints_from.unwrap_or(if profile.keep_all { 1 } else { settled + 1 })
+    }
+
     fn settings(&self, profile: &Profile, device: Device) -> Settings {
         let epochs = self.epochs.unwrap_or(profile.epochs);
-        let share = |share: f64| (share * epochs as f64).round() as u64;
-        let settled = share(profile.settle);
+        let settled = share(profile.settle, epochs);
+        let first = self.first_epoch(profile);
+        // A run that keeps more will do: `train`'s keeps every epoch.
+        let kept = Folder(self.out.clone()).settings().ok().map(|there| there.checkpoints_from);
         let (from, to) = self.dial.unwrap_or(profile.dial);
         let start = self.dial_from.unwrap_or(settled);
-        let mut drops = vec![share(0.5), share(5.0 / 6.0)];
+        let mut drops = vec![share(0.5, epochs), share(5.0 / 6.0, epochs)];
         drops.dedup();
         let native = if device.is_cuda() { Precision::Bf16 } else { Precision::F32 };
         Settings {
@@ -201,7 +214,7 @@ impl Common {
             nesterov: self.nesterov,
             seed: self.seed,
             precision: self.precision.unwrap_or(native),
-            checkpoints_from: self.checkpoints_from.unwrap_or(if profile.keep_all { 1 } else { settled + 1 }),
+            checkpoints_from: kept.map_or(first, |kept| kept.min(first)),
             dial: (!self.no_dial).then_some(DialRange { from, to, nodes: self.dial_nodes, start }),
         }
     }
@@ -243,7 +256,8 @@ impl Common {
             return Ok(None);
         }
         let folder = Folder(self.out.clone());
-        let found = study::measure(kind, &settings, &folder, &data, trained, !self.no_graphs)?;
+        let first = self.first_epoch(profile);
+        let found = study::measure(kind, &settings, first, &folder, &data, trained, !self.no_graphs)?;
         study::save(&found, &folder)?;
         print!("{}", found.listing());
         if !self.quiet {
@@ -475,7 +489,7 @@ impl Table1 {
              loading {:.2}, batch norm {:.2}, evaluation {:.2}); the paper: 47 to 58 s for each ratio",
             seconds.training,
             found.step_milliseconds,
-            settings.epochs - settings.checkpoints_from + 1,
+            settings.epochs - self.common.first_epoch(&TABLE1) + 1,
             seconds.after_training(),
             seconds.opening,
             seconds.averaging,

@@ -251,11 +251,11 @@ pub enum Kind {
 /// Strengths read off a dial, from end to end of its range.
 const READINGS: usize = 17;
 
-/// Of a run's checkpoints beside ratios: the plain mean, EMA, SWA over the last quarter.
-fn comparators(settings: &Settings) -> [Wanted; 3] {
-    let count = (settings.epochs - settings.checkpoints_from + 1) as usize;
+/// Of the checkpoints of these epochs beside ratios: the plain mean, EMA, SWA over the last quarter.
+fn comparators(epochs: &RangeInclusive<u64>) -> [Wanted; 3] {
+    let count = (epochs.end() - epochs.start() + 1) as usize;
     let start = count - count.div_ceil(4);
-    let swa_epoch = settings.checkpoints_from + start as u64;
+    let swa_epoch = epochs.start() + start as u64;
     [
         Wanted { kind: "uniform", strength: None, weighting: Weighting::Uniform },
         Wanted { kind: "ema", strength: Some(0.9), weighting: Weighting::Ema(0.9) },
@@ -263,17 +263,19 @@ fn comparators(settings: &Settings) -> [Wanted; 3] {
     ]
 }
 
-/// Measures everything there is after a run: the last weights, averages, the dial.
+/// Measures everything there is after a run: the last weights, averages of the checkpoints from an epoch on, the dial.
 pub fn measure(
     kind: Kind,
     settings: &Settings,
+    from: u64,
     folder: &Folder,
     data: &Data,
     trained: Trained,
     graphs: bool,
 ) -> Result<Findings> {
     let Trained { model, dial, log, .. } = trained;
-    let paths = checkpoints(folder, settings, settings.checkpoints_from..=settings.epochs)?;
+    let epochs = from..=settings.epochs;
+    let paths = checkpoints(folder, settings, epochs.clone())?;
     let mut study = Study::new(data, settings, &model, graphs)?;
     let out = folder.0.join("averages");
     let mut rows = Vec::new();
@@ -284,12 +286,12 @@ pub fn measure(
     }
     seconds.training = log.iter().map(|line| line.seconds).sum();
     rows.insert(0, study.as_it_is("last", None, &model.weights, &model.statistics)?);
-    rows.extend(study.averages(&paths, &comparators(settings), &out)?);
+    rows.extend(study.averages(&paths, &comparators(&epochs), &out)?);
     rows.push(row("last-refreshed", None, study.refreshed(&model.weights)?));
     // The epoch that does best on the held-out images, as it was then.
-    let epochs = log.iter().filter(|line| line.epoch >= settings.checkpoints_from);
-    let epochs = epochs.filter_map(|line| Some((line.epoch, line.held_out_accuracy?)));
-    if let Some((epoch, _)) = epochs.max_by(|a, b| a.1.total_cmp(&b.1)) {
+    let looked_at = log.iter().filter(|line| epochs.contains(&line.epoch));
+    let looked_at = looked_at.filter_map(|line| Some((line.epoch, line.held_out_accuracy?)));
+    if let Some((epoch, _)) = looked_at.max_by(|a, b| a.1.total_cmp(&b.1)) {
         let kept = model.with(model.weights.copy());
         checkpoint::load(&kept, &checkpoint::path(&folder.checkpoints(), epoch))?;
         rows.push(study.as_it_is("epoch", Some(epoch as f64), &kept.weights, &kept.statistics)?);
