@@ -56,7 +56,8 @@ def pytorch(net, width, steps, graph, dial=False):
     masses = torch.full((NODES,), 1e-3, device=device)
 
     def step():
-        optimizer.zero_grad(set_to_none=not graph)
+        if not graph:
+            optimizer.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=cuda):
             loss = F.cross_entropy(module(images).float(), labels)
         loss.backward()
@@ -75,6 +76,8 @@ def pytorch(net, width, steps, graph, dial=False):
             for _ in range(5):
                 step()
         wait()
+        # Gradients that are not there are written; others would be zeroed and added to in every step.
+        optimizer.zero_grad(set_to_none=True)
         recorded = torch.cuda.CUDAGraph()
         with torch.cuda.graph(recorded):
             step()

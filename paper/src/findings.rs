@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::plot::{Figure, Panel, Style, color, linear, log, series};
 
+/// The paper's ratios.
+pub const RATIOS: [f64; 4] = [0.9999, 0.999, 0.99, 0.9];
+
 /// How well a model does.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Score {
@@ -152,6 +155,14 @@ impl Findings {
         readings.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(row, _)| row)
     }
 
+    /// Points the chosen reading is above the last weights, with their own statistics or fresh ones, whichever is better.
+    #[must_use]
+    pub fn gained(&self) -> Option<f64> {
+        let last = ["last", "last-refreshed"].iter().filter_map(|kind| self.row(kind, None));
+        let last = last.map(|row| row.test.accuracy).reduce(f64::max)?;
+        Some(self.chosen()?.test.accuracy - last)
+    }
+
     /// The table a user sees.
     #[must_use]
     pub fn listing(&self) -> String {
@@ -268,10 +279,16 @@ impl Findings {
         let (net, data) = (self.text("/net"), self.text("/data/name"));
         let noise = self.number("/data/label_noise").unwrap_or(0.0);
         let decay = if self.number("/weight_decay") == Some(0.0) { ", no weight decay" } else { "" };
+        let width = self.number("/width").filter(|&width| width != 64.0);
+        let width = width.map(|width| format!(", width {width}")).unwrap_or_default();
         let kernels = if self.text("/kernels") == "he" { ", He's kernels" } else { "" };
         match noise > 0.0 {
-            true => format!("{net} on {data}, {:.0} % of the training labels random{decay}{kernels}", 100.0 * noise),
-            false => format!("{net} on {data}, {} epochs{decay}{kernels}", self.number("/epochs").unwrap_or(f64::NAN)),
+            true => {
+                format!("{net} on {data}, {:.0} % of the training labels random{width}{decay}{kernels}", 100.0 * noise)
+            }
+            false => {
+                format!("{net} on {data}, {} epochs{width}{decay}{kernels}", self.number("/epochs").unwrap_or(f64::NAN))
+            }
         }
     }
 

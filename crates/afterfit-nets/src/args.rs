@@ -9,11 +9,11 @@ use afterfit_nets::measure::{Refresher, evaluate};
 use afterfit_nets::model::Precision;
 use afterfit_nets::net::{Architecture, Kernels};
 use afterfit_nets::run::{DialRange, Folder, Settings};
-use afterfit_nets::study::{self, Kind, RATIOS, Wanted};
+use afterfit_nets::study::{self, Kind, Wanted};
 use afterfit_nets::train::{self, Options, Trained};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use paper::findings::Findings;
+use paper::findings::{Findings, RATIOS};
 use tch::{Cuda, Device};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -185,9 +185,6 @@ impl Common {
     fn settings(&self, profile: &Profile, device: Device) -> Settings {
         let epochs = self.epochs.unwrap_or(profile.epochs);
         let settled = share(profile.settle, epochs);
-        let first = self.first_epoch(profile);
-        // A run that keeps more will do: `train`'s keeps every epoch.
-        let kept = Folder(self.out.clone()).settings().ok().map(|there| there.checkpoints_from);
         let (from, to) = self.dial.unwrap_or(profile.dial);
         let start = self.dial_from.unwrap_or(settled);
         let mut drops = vec![share(0.5, epochs), share(5.0 / 6.0, epochs)];
@@ -214,7 +211,7 @@ impl Common {
             nesterov: self.nesterov,
             seed: self.seed,
             precision: self.precision.unwrap_or(native),
-            checkpoints_from: kept.map_or(first, |kept| kept.min(first)),
+            checkpoints_from: self.first_epoch(profile),
             dial: (!self.no_dial).then_some(DialRange { from, to, nodes: self.dial_nodes, start }),
         }
     }
@@ -232,12 +229,16 @@ impl Common {
     /// Trains or goes on.
     fn train(&self, profile: &Profile) -> Result<(Settings, Data, Trained)> {
         let device = self.device.device()?;
-        let settings = self.settings(profile, device);
+        let mut settings = self.settings(profile, device);
         settings.validate()?;
+        // A run that keeps more will do: `train`'s keeps every epoch.
+        if let Ok(there) = Folder(self.out.clone()).settings() {
+            settings.checkpoints_from = settings.checkpoints_from.min(there.checkpoints_from);
+        }
         let data = settings.data.load(&data::folder(self.data, self.data_folder.as_deref())?, device)?;
         if !device.is_cuda() && self.width >= 32 && !self.quiet {
             eprintln!(
-                "note: no GPU: a step of width {} takes seconds here; --width 4 is a network to try with",
+                "note: a step of width {} takes seconds on a CPU; --width 4 is a network to try with",
                 self.width
             );
         }
@@ -321,7 +322,7 @@ pub(crate) struct Average {
     /// The first epoch to average [default: the first kept].
     #[arg(long, value_name = "N")]
     from: Option<u64>,
-    /// The last epoch to average [default: the last done].
+    /// The last epoch to average [default: the last kept so far].
     #[arg(long, value_name = "N")]
     to: Option<u64>,
     /// Weights ∝ p^j, the first checkpoint heaviest.
@@ -342,8 +343,10 @@ impl Average {
     pub(crate) fn run(&self) -> Result<()> {
         let folder = Folder(self.run.clone());
         let settings = folder.settings()?;
-        let done = folder.log()?.last().map_or(0, |line| line.epoch);
-        let epochs = self.from.unwrap_or(settings.checkpoints_from)..=self.to.unwrap_or(done);
+        // (A run that goes on may have a line for an epoch whose checkpoint is still being written.)
+        let is_there = |epoch: &u64| checkpoint::path(&folder.checkpoints(), *epoch).exists();
+        let kept = folder.log()?.iter().map(|line| line.epoch).filter(is_there).max().unwrap_or(0);
+        let epochs = self.from.unwrap_or(settings.checkpoints_from)..=self.to.unwrap_or(kept);
         let paths = study::checkpoints(&folder, &settings, epochs)?;
         let mut wanted: Vec<Wanted> = self.ratio.iter().map(|&ratio| Wanted::ratio(ratio)).collect();
         if self.uniform {
@@ -518,12 +521,12 @@ impl Noise {
         let refreshed = found.row("last-refreshed", None).context("the last weights were not refreshed")?;
         println!(
             "\nλ = {:.1e}, chosen on {hold_out} held-out images with noisy labels: {:.2} % on the test images; final weights \
-             {:.2} % ({:.2} % with fresh statistics); gained {:+.2} points",
+             {:.2} % ({:.2} % with fresh statistics); gained {:+.2} points over the better",
             chosen.strength.unwrap_or(f64::NAN),
             chosen.test.accuracy,
             last.test.accuracy,
             refreshed.test.accuracy,
-            chosen.test.accuracy - last.test.accuracy.max(refreshed.test.accuracy)
+            found.gained().unwrap_or(f64::NAN)
         );
         Ok(())
     }

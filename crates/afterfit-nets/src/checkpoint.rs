@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use afterfit::checkpoint::{Checkpoint, write_safetensors};
+use afterfit::checkpoint::{Checkpoint, write_f32, write_safetensors};
 use anyhow::{Context, Result, ensure};
 use safetensors::Dtype;
 use tch::{Device, Tensor};
@@ -33,9 +33,7 @@ impl Snapshot {
         let mut tensors: Vec<_> =
             net.slots.iter().map(|slot| (slot.name.clone(), Dtype::F32, shape(&slot.shape))).collect();
         for statistic in &net.statistics {
-            for what in ["running_mean", "running_var"] {
-                tensors.push((format!("{}.{what}", statistic.name), Dtype::F32, shape(&[statistic.width])));
-            }
+            tensors.extend(statistic.names().map(|name| (name, Dtype::F32, shape(&[statistic.width]))));
         }
         let all = Tensor::cat(&[&model.layout.in_file_order(&model.weights), &model.statistics], 0);
         Ok(Self { tensors, values: Vec::try_from(all.to_device(Device::Cpu))?, metadata })
@@ -47,10 +45,7 @@ impl Snapshot {
         write_safetensors(path, &self.tensors, &self.metadata, &mut |at, file: &mut dyn Write| {
             let (mine, others) = rest.split_at(self.tensors[at].2.iter().product());
             rest = others;
-            if cfg!(target_endian = "little") {
-                return file.write_all(bytemuck::cast_slice(mine));
-            }
-            mine.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()))
+            write_f32(file, mine)
         })?;
         Ok(())
     }

@@ -83,11 +83,9 @@ pub struct Images {
 }
 
 impl Images {
-    /// A number that other images, or other labels, are unlikely to have.
-    #[must_use]
-    pub fn fingerprint(&self) -> i64 {
+    fn fingerprint(&self) -> i64 {
         let places = Tensor::arange(self.len(), (Kind::Int64, self.labels.device())) + 1;
-        let by_image = self.pixels.sum_dim_intlist([1_i64, 2, 3].as_slice(), false, Kind::Int64) * 16 + &self.labels;
+        let by_image = self.pixels.sum_dim_intlist([1_i64, 2, 3].as_slice(), false, Kind::Int64) * 128 + &self.labels;
         (by_image * places).sum(Kind::Int64).int64_value(&[])
     }
 
@@ -155,6 +153,15 @@ pub struct Data {
     pub test: Images,
     /// Training labels that are not the true ones, held-out part included.
     pub wrong: i64,
+}
+
+impl Data {
+    /// A number that other images, or other labels, are unlikely to have.
+    #[must_use]
+    pub fn fingerprint(&self) -> i64 {
+        let parts = [&self.train, &self.held_out, &self.test].map(Images::fingerprint);
+        parts.iter().fold(0, |sum: i64, &part| sum.wrapping_mul(1_000_003).wrapping_add(part))
+    }
 }
 
 /// How data is taken.

@@ -178,10 +178,7 @@ impl Dial {
         let copied: Vec<Part> = net
             .statistics
             .iter()
-            .flat_map(|statistic| {
-                let of = |what: &str| part(format!("{}.{what}", statistic.name), &[statistic.width]);
-                [of("running_mean"), of("running_var")]
-            })
+            .flat_map(|statistic| statistic.names().map(|name| part(name, &[statistic.width])))
             .collect();
         let description = afterfit::checkpoint::LiveDial {
             nodes: &self.nodes,

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-use crate::net::{Mode, Net, Start, Tensors};
+use crate::net::{Mode, Net, Start, Statistic, Tensors};
 
 /// What layers compute in. Weights, statistics and sums are f32 always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -217,10 +217,10 @@ impl Model {
         }
         let views = self.layout.statistics(&self.statistics);
         for (statistic, (mean, variance)) in self.layout.net.statistics.iter().zip(views) {
-            match name.strip_prefix(&statistic.name) {
-                Some(".running_mean") => return put(mean),
-                Some(".running_var") => return put(variance),
-                _ => {}
+            for (own, view) in statistic.names().into_iter().zip([mean, variance]) {
+                if own == name {
+                    return put(view);
+                }
             }
         }
         Ok(false)
@@ -230,9 +230,7 @@ impl Model {
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let net = &self.layout.net;
-        let statistics = net.statistics.iter().flat_map(|statistic| {
-            [format!("{}.running_mean", statistic.name), format!("{}.running_var", statistic.name)]
-        });
+        let statistics = net.statistics.iter().flat_map(Statistic::names);
         net.slots.iter().map(|slot| slot.name.clone()).chain(statistics).collect()
     }
 }

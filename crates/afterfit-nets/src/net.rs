@@ -71,6 +71,14 @@ pub struct Statistic {
     pub width: i64,
 }
 
+impl Statistic {
+    /// Its mean and variance, as torch names them.
+    #[must_use]
+    pub fn names(&self) -> [String; 2] {
+        ["running_mean", "running_var"].map(|what| format!("{}.{what}", self.name))
+    }
+}
+
 #[derive(Debug)]
 struct Conv {
     weight: usize,
@@ -197,8 +205,8 @@ impl Net {
     }
 
     /// How many numbers are trained.
-    #[must_use]
-    pub fn parameters(&self) -> i64 {
+    #[cfg(test)]
+    fn parameters(&self) -> i64 {
         self.slots.iter().map(|slot| slot.shape.iter().product::<i64>()).sum()
     }
 

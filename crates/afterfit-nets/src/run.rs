@@ -177,20 +177,25 @@ impl Folder {
         Ok(settings)
     }
 
-    /// Makes the folder, or checks that the run in it is this one.
-    pub fn open(&self, settings: &Settings) -> Result<()> {
+    /// Makes the folder, or checks that the run in it is this one. Other processes are kept out of it as long as what it
+    /// returns lives.
+    pub fn open(&self, settings: &Settings) -> Result<File> {
+        std::fs::create_dir_all(&self.0).with_context(|| self.0.display().to_string())?;
         if !self.settings_file().exists() {
-            std::fs::create_dir_all(&self.0).with_context(|| self.0.display().to_string())?;
             let strangers = std::fs::read_dir(&self.0)?.flatten().any(|entry| {
                 entry.file_name().to_str().is_none_or(|name| !name.starts_with('.') && name != "run.json")
             });
             ensure!(!strangers, "{} holds other things: a run wants a folder of its own", self.0.display());
+        }
+        let lock = self.lock()?;
+        if !self.settings_file().exists() {
             self.put(&self.settings_file(), (serde_json::to_string_pretty(settings)? + "\n").as_bytes())?;
         }
         let before = self.settings()?;
         if before == *settings {
             let folder = self.checkpoints();
-            return std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string());
+            std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+            return Ok(lock);
         }
         let (before, now) = (serde_json::to_value(&before)?, serde_json::to_value(settings)?);
         // What a user sets comes before what follows from it.
@@ -262,7 +267,6 @@ impl Folder {
         let text: Result<String, _> =
             kept.iter().map(|line| serde_json::to_string(line).map(|line| line + "\n")).collect();
         let text = text?;
-        // (A finished run may lie on a disk that cannot be written to.)
         if std::fs::read_to_string(self.log_file()).is_ok_and(|there| there != text) {
             self.put(&self.log_file(), text.as_bytes())?;
         }
@@ -270,7 +274,7 @@ impl Folder {
         for later in epoch + 1.. {
             let path = checkpoint::path(&self.checkpoints(), later);
             match std::fs::remove_file(&path) {
-                // (A checkpoint is written before its line.)
+                // (Either may come first, a checkpoint or its line.)
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     if later > most {
                         return Ok(());

@@ -8,7 +8,7 @@ use afterfit::checkpoint::{Average, Format, Layout, Record, Series};
 use afterfit::dial::certificates;
 use afterfit::scheme::{Answer, Standing, Weighting, comparator_weights};
 use anyhow::{Context, Result, ensure};
-use paper::findings::{Findings, Row, Score, Seconds, step_milliseconds};
+use paper::findings::{Findings, RATIOS, Row, Score, Seconds, step_milliseconds};
 use paper::plot;
 use tch::{Device, Tensor};
 
@@ -47,9 +47,6 @@ impl Wanted {
         format!("{}{strength}.safetensors", self.kind)
     }
 }
-
-/// The paper's ratios.
-pub const RATIOS: [f64; 4] = [0.9999, 0.999, 0.99, 0.9];
 
 /// The checkpoints of a run's epochs.
 pub fn checkpoints(folder: &Folder, settings: &Settings, epochs: RangeInclusive<u64>) -> Result<Vec<PathBuf>> {
@@ -188,7 +185,8 @@ impl<'a> Study<'a> {
     /// Reads the dial at `count` strengths of its range, both answers, refreshes and measures each.
     pub fn readings(&mut self, dial: &mut Dial, last: &Tensor, count: usize) -> Result<Vec<Row>> {
         let (from, to) = dial.nodes().range();
-        let place = |at: usize| (from * (to / from).powf(at as f64 / (count - 1) as f64)).clamp(from, to);
+        let (first, decades) = (from.log10(), to.log10() - from.log10());
+        let place = |at: usize| 10_f64.powf(first + decades * at as f64 / (count - 1) as f64).clamp(from, to);
         let grid: Vec<f64> = (0..count).map(place).collect();
         let mut rows = Vec::new();
         for answer in [Answer::Regularized, Answer::Normalized] {

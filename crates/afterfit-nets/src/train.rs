@@ -1,12 +1,13 @@
 //! Training: SGD with checkpoints and a dial on the side, resumable at any saved state.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use afterfit::checkpoint::{Checkpoint, DialFile, write_safetensors};
+use afterfit::checkpoint::{Checkpoint, DialFile, write_f32, write_safetensors};
 use afterfit::dial::Nodes;
 use afterfit::scheme::RateRun;
 use anyhow::{Context, Result, ensure};
@@ -151,9 +152,8 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
     let images = &data.train;
     let steps = images.len() / settings.batch;
     ensure!(steps > 0, "{} training images do not fill a batch of {}", images.len(), settings.batch);
-    folder.open(settings)?;
-    let _lock = folder.lock()?;
-    let fingerprint = images.fingerprint();
+    let _lock = folder.open(settings)?;
+    let fingerprint = data.fingerprint();
     if device.is_cuda() {
         tch::Cuda::cudnn_set_benchmark(true);
         if options.graphs && shim::has_graphs() {
@@ -164,9 +164,10 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
     let (mut epoch, velocity, mut dial) = match folder.state().exists() {
         true => load_state(&folder.state(), &model, settings, steps as u64, fingerprint)?,
         false => {
+            // (A run that was killed before it could save anything starts again.)
             let done = folder.log()?.len();
             ensure!(
-                done == 0,
+                done == 0 || done == 1 && settings.epochs > 1,
                 "{} is missing: without it this run cannot go on after its {done} epochs (remove the folder to start again)",
                 folder.state().display()
             );
@@ -238,8 +239,8 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
         };
         bar.set_message(message(&line));
         if !options.quiet && bar.is_hidden() {
-            // Not a terminal: a line an epoch.
-            eprintln!("{}", message(&line));
+            // Not a terminal: a line an epoch, whether or not anyone still reads it.
+            let _ = writeln!(std::io::stderr(), "{}", message(&line));
         }
         if epoch >= settings.checkpoints_from {
             let snapshot = Snapshot::of(&step.model, metadata(settings, &line))?;
@@ -316,10 +317,7 @@ fn save_state(path: &Path, step: &Step, dial: Option<&mut Dial>, epoch: u64, fin
     write_safetensors(path, &tensors, &metadata, &mut |at, file| {
         let values = Vec::<f32>::try_from(parts[at].1.to_device(Device::Cpu))
             .map_err(|error| std::io::Error::other(error.to_string()))?;
-        match cfg!(target_endian = "little") {
-            true => file.write_all(bytemuck::cast_slice(&values)),
-            false => values.iter().try_for_each(|value| file.write_all(&value.to_le_bytes())),
-        }
+        write_f32(file, &values)
     })?;
     Ok(())
 }

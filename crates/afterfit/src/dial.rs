@@ -280,7 +280,7 @@ pub fn plan(from: f64, to: f64, info: &PathInfo, weights: usize, tolerance: f64)
         let nodes = Nodes::new(from, to, count)?;
         let points = 20 * count;
         let grid: Vec<f64> = (0..=points)
-            .map(|i| (from.ln() + (to / from).ln() * i as f64 / points as f64).exp().clamp(from, to))
+            .map(|i| (from.ln() + (to.ln() - from.ln()) * i as f64 / points as f64).exp().clamp(from, to))
             .collect();
         Ok(certificates(&nodes, info, &grid, Answer::Regularized)?.into_iter().fold(0.0, f64::max))
     };

@@ -54,7 +54,7 @@ fn train_average_refresh_evaluate() {
     let at = |name: &str| place.path().join(name);
     small_cifar(&at("data"), 300);
     let (data, run) = (at("data"), at("run"));
-    let mut arguments = vec!["train", "--out", text(&run), "--data-folder", text(&data)];
+    let mut arguments = vec!["train", "--out", text(&run), "--data-folder", text(&data), "--dial", "1e-3..1"];
     arguments.extend(TINY);
     let line = stdout(&arguments);
     assert!(line.contains("\"epoch\":3") && line.contains("test_accuracy"), "{line}");
@@ -106,17 +106,18 @@ fn train_average_refresh_evaluate() {
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         String::from_utf8_lossy(&made.stderr).into_owned()
     };
-    let said = afterfit(&["average", text(&checkpoints), "--origin", "1", "--l2", "0.001", "-o", text(&strided)]);
+    let said = afterfit(&["average", text(&checkpoints), "--origin", "1", "--l2", "0.5", "-o", text(&strided)]);
     assert!(said.contains("each number in the names stands for 12 optimizer steps"), "{said}");
-    afterfit(&["dial", "read", text(&run.join("dial.safetensors")), "--l2", "0.001", "-o", text(&read)]);
+    afterfit(&["dial", "read", text(&run.join("dial.safetensors")), "--l2", "0.5", "-o", text(&read)]);
     let floats = |path: &Path| -> Vec<f32> {
         let bytes = numbers(path);
         bytes.as_chunks().0.iter().map(|&bits| f32::from_le_bytes(bits)).collect()
     };
+    let last = floats(&checkpoints.join("epoch-0003.safetensors"));
     let (strided, read) = (floats(&strided), floats(&read));
-    let off = strided.iter().zip(&read).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    let size = read.iter().map(|value| value.abs()).fold(0.0, f32::max);
-    assert!(off < 0.02 * size, "{off} of {size}");
+    let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
+    let (off, moved) = (apart(&strided, &read), apart(&read, &last));
+    assert!(off < 0.5 * moved, "{off} apart, {moved} from the last weights");
 }
 
 #[test]

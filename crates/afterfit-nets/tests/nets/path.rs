@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use afterfit::checkpoint::{Average, Checkpoint, DialFile, Format, Layout, Series};
-use afterfit::scheme::{Answer, RateRun, Stride, kept_weights};
+use afterfit::scheme::{Answer, RateRun, Recurrence, Stride, kept_weights};
 use afterfit_nets::augment::{Augmenter, Epoch, REFRESHING};
 use afterfit_nets::checkpoint;
 use afterfit_nets::data::Data;
@@ -38,17 +38,20 @@ fn farthest(a: &Tensor, b: &Tensor) -> f64 {
 #[test]
 fn a_dial_is_the_average_of_the_stored_iterates() {
     let place = tempfile::tempdir().expect("a folder");
-    for momentum in [0.0, 0.8] {
-        let settings = Settings { momentum, nesterov: momentum > 0.0, rate: 0.05, ..tiny(24, 60) };
+    // (Written out: what settings make of their own momentum is under test, too.)
+    let (heavy_ball, nesterov) = (Recurrence::HeavyBall { momentum: 0.8 }, Recurrence::Nesterov { momentum: 0.8 });
+    for (name, recurrence) in [("plain", Recurrence::Descent), ("heavy-ball", heavy_ball), ("nesterov", nesterov)] {
+        let momentum = if name == "plain" { 0.0 } else { 0.8 };
+        let settings = Settings { momentum, nesterov: name == "nesterov", rate: 0.05, ..tiny(24, 60) };
         let data = load(&settings, &place.path().join("data"), 60);
-        let folder = place.path().join(format!("run-{momentum}"));
+        let folder = place.path().join(name);
         let mut trained = run(&settings, &folder, &data, QUIET);
         let mut dial = trained.dial.take().expect("a dial");
         assert_eq!(dial.steps(), 24);
 
         // The start is an iterate, too: written like the others.
         let start = train::start(&settings, Device::Cpu);
-        let first = place.path().join(format!("start-{momentum}.safetensors"));
+        let first = place.path().join(format!("start-{name}.safetensors"));
         checkpoint::Snapshot::of(&start, Default::default()).expect("a copy").write(&first).expect("a file");
         let mut paths = vec![first];
         paths.extend(checkpoints(&Folder(folder.clone()), &settings, 1..=24).expect("checkpoints"));
@@ -61,7 +64,7 @@ fn a_dial_is_the_average_of_the_stored_iterates() {
         let mut moved = 0.0_f64;
         for answer in [Answer::Regularized, Answer::Normalized] {
             for &l2 in &strengths {
-                let weights = kept_weights(settings.recurrence(), &runs, l2, &kept, Stride::Left).expect("weights");
+                let weights = kept_weights(recurrence, &runs, l2, &kept, Stride::Left).expect("weights");
                 let out = place.path().join("average.safetensors");
                 let average = Average { path: out.clone(), weights: weights.weights(answer), record: "{}".into() };
                 series.write(&[average], &layout, &|_| {}).expect("an average");
@@ -85,7 +88,7 @@ fn a_dial_is_the_average_of_the_stored_iterates() {
         // Between the nodes, within the certificate.
         let l2 = (strengths[3] * strengths[4]).sqrt();
         let bound = file.readings(&[l2], Answer::Regularized).expect("a certificate")[0].error;
-        let weights = kept_weights(settings.recurrence(), &runs, l2, &kept, Stride::Left).expect("weights");
+        let weights = kept_weights(recurrence, &runs, l2, &kept, Stride::Left).expect("weights");
         let out = place.path().join("between.safetensors");
         let average = Average { path: out.clone(), weights: weights.weights(Answer::Regularized), record: "{}".into() };
         series.write(&[average], &layout, &|_| {}).expect("an average");
@@ -230,6 +233,14 @@ fn a_run_that_has_ended_does_not_start_again() {
     let error = train::train(&settings, &folder, &data, Device::Cpu, QUIET).expect_err("nothing to go on from");
     assert!(error.to_string().contains("cannot go on after its 1 epochs"), "{error}");
     assert!(bytes(checkpoint::path(&folder.checkpoints(), 1)) == before);
+
+    // One that was killed while its first state was written does.
+    let (settings, folder) = (tiny(2, 50), Folder(place.path().join("killed")));
+    run(&settings, &folder.0, &data, Options { stop_after: Some(1), ..QUIET });
+    let before = bytes(checkpoint::path(&folder.checkpoints(), 1));
+    std::fs::remove_file(folder.state()).expect("the state");
+    assert_eq!(run(&settings, &folder.0, &data, QUIET).epoch, 2);
+    assert!(bytes(checkpoint::path(&folder.checkpoints(), 1)) == before, "the same again");
 }
 
 /// What was saved is checked against the run before it is believed.
@@ -262,6 +273,10 @@ fn a_state_that_is_not_this_runs_is_refused() {
         assert!(error.contains(expected), "{to}: {error}");
     }
     std::fs::write(folder.state(), &whole).expect("the state");
+    // Other test images: what was measured of them would not go with what is to come.
+    let mut other = load(&settings, &place.path().join("data"), 60);
+    other.test.labels = other.test.labels.flip([0]);
+    assert!(again(&other).contains("other images"));
     let lock = folder.lock().expect("a free folder");
     assert!(again(&data).contains("in use by another process"));
     drop(lock);

@@ -9,7 +9,7 @@ use std::path::Path;
 use safetensors::Dtype;
 
 use super::output::{Average, Layout, Report, sweep, temporary};
-use super::safetensors::{header_bytes, read_header, write_safetensors};
+use super::safetensors::{header_bytes, read_header, write_f32, write_safetensors};
 use super::series::{Series, Treatment};
 use super::stream::{Pass, Row, Sum};
 use super::{CheckpointError, DataFile, Place, Tensor, Timeline, Training, malformed, number, open_plain, write_at};
@@ -239,8 +239,7 @@ impl LiveDial<'_> {
                 true => read(Some(group), part)?,
                 false => read(None, at - scalars.len() - groups.len() * self.parts.len())?,
             };
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            file.write_all(&bytes)
+            write_f32(file, &values)
         })?;
         Ok(())
     }

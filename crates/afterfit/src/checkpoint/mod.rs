@@ -28,7 +28,7 @@ use std::sync::Arc;
 use ::safetensors::Dtype;
 use thiserror::Error;
 
-pub use self::safetensors::write_safetensors;
+pub use self::safetensors::{write_f32, write_safetensors};
 pub use dial::{DialFile, DialSetting, LiveDial, Reading};
 pub use folder::{expand, sidecars};
 pub use output::{Average, Format, Layout, Record, Report};

@@ -196,6 +196,14 @@ pub fn write_safetensors(
     Ok(())
 }
 
+/// Writes numbers as safetensors files have them, low byte first.
+pub fn write_f32(file: &mut dyn Write, values: &[f32]) -> std::io::Result<()> {
+    if cfg!(target_endian = "little") {
+        return file.write_all(bytemuck::cast_slice(values));
+    }
+    values.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()))
+}
+
 /// Counts what passes through.
 struct Counted<'a> {
     file: &'a mut dyn Write,
