@@ -1,4 +1,4 @@
-# Everything a fresh machine needs (Rust, a C compiler, Python 3, the usual package registries) is set up from here.
+# Everything else is set up from here on a machine with Rust, a C compiler (C++ for the nets), Python 3 and the usual package registries.
 
 VENV := .venv
 TORCH_VENV := .venv-torch

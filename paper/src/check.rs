@@ -72,7 +72,7 @@ pub(crate) fn remember(folder: &Path) -> Result<()> {
             summary.title, summary.text
         );
         for number in &summary.numbers {
-            let met = if number.holds { "yes" } else { "**no**" };
+            let met = number.holds.map_or("", |holds| if holds { "yes" } else { "**no**" });
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {met} |",

@@ -53,8 +53,8 @@ pub(crate) struct Number {
     pub(crate) ours: f64,
     /// What is claimed, in words and numbers.
     pub(crate) claimed: String,
-    /// Whether the claim is met here.
-    pub(crate) holds: bool,
+    /// Whether the claim is met here; nothing where none is made.
+    pub(crate) holds: Option<bool>,
 }
 
 /// What an experiment found.
@@ -77,7 +77,12 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// Adds a key number.
     pub(crate) fn number(&mut self, what: &str, ours: f64, claimed: &str, holds: bool) {
-        self.numbers.push(Number { what: what.into(), ours, claimed: claimed.into(), holds });
+        self.numbers.push(Number { what: what.into(), ours, claimed: claimed.into(), holds: Some(holds) });
+    }
+
+    /// Adds a number that nothing is claimed of, with what there is to say beside it.
+    pub(crate) fn aside(&mut self, what: &str, ours: f64, said: &str) {
+        self.numbers.push(Number { what: what.into(), ours, claimed: said.into(), holds: None });
     }
 }
 

@@ -131,7 +131,7 @@ fn main() -> Result<()> {
         experiment::save(&outcome, &cli.out)?;
         bar.suspend(|| {
             eprintln!("{:<8} {:>6.1} s  {}", outcome.name, began.elapsed().as_secs_f64(), outcome.title);
-            for number in outcome.numbers.iter().filter(|number| !number.holds) {
+            for number in outcome.numbers.iter().filter(|number| number.holds == Some(false)) {
                 unmet += 1;
                 eprintln!("    NOT MET: {}: {:.3e} ({})", number.what, number.ours, number.claimed);
             }

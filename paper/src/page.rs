@@ -64,7 +64,7 @@ pub(crate) fn write(folder: &Path) -> Result<()> {
             let _ = writeln!(
                 out,
                 "<tr{}><td>{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
-                if number.holds { "" } else { " class=\"no\"" },
+                if number.holds == Some(false) { " class=\"no\"" } else { "" },
                 escaped(&number.what),
                 readable(number.ours),
                 escaped(&number.claimed)
