@@ -174,7 +174,7 @@ impl Findings {
             let held = row.held_out.map(|score| format!("{:>8.2} %", score.accuracy)).unwrap_or_default();
             let left = row.remaining.filter(|&left| left > 0.5);
             let left = left.map(|left| format!("  {:.0} % of the mass unspent", 100.0 * left)).unwrap_or_default();
-            let _ = writeln!(out, "{:<34}{:>8.2} %{:>10.4}{held}{left}", row.label(), row.test.accuracy, row.test.loss);
+            let _ = writeln!(out, "{:<34}{:>8.2} % {:>9.4}{held}{left}", row.label(), row.test.accuracy, row.test.loss);
         }
         out
     }

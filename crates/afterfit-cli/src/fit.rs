@@ -159,9 +159,9 @@ pub(crate) struct Args {
     /// Softmax: make the chosen model (or all) the exact minimizer, by L-BFGS from the average.
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "best")]
     polish: Option<PolishName>,
-    /// The kernel of --model kernel.
-    #[arg(long, value_enum, default_value_t = KernelName::Rbf)]
-    kernel: KernelName,
+    /// The kernel of --model kernel [default: rbf].
+    #[arg(long, value_enum)]
+    kernel: Option<KernelName>,
     /// Scale of the rbf, polynomial and laplacian kernels (default: 1 / number of features).
     #[arg(long, value_name = "G")]
     gamma: Option<f64>,
@@ -370,6 +370,12 @@ fn prepare(args: &Args) -> Result<Prepared> {
                     "it applies to csv and parquet",
                 ));
             }
+            if args.missing != MissingName::Error {
+                return Err(Advice::error(
+                    "--missing is about columns, but this file has none",
+                    "it applies to csv and parquet",
+                ));
+            }
             let target = target.ok_or_else(|| {
                 Advice::error("this file does not say what to predict", "name the target's array or file with --target")
             })?;
@@ -386,6 +392,12 @@ fn prepare(args: &Args) -> Result<Prepared> {
             let column = frame.column(&name)?;
             for dropped in &args.drop {
                 frame.column(dropped)?;
+                if *dropped == name {
+                    return Err(Advice::error(
+                        format!("--drop {name}: that is the target"),
+                        "the target is no feature as it is",
+                    ));
+                }
             }
             let mut left_out: Vec<&str> = args.drop.iter().map(String::as_str).collect();
             left_out.push(&name);
@@ -438,7 +450,7 @@ fn choose_model(args: &Args, table: &Prepared) -> Result<(ModelChoice, &'static 
         ModelName::Softmax => (ModelChoice::Softmax, "softmax", why),
         ModelName::Kernel => {
             let gamma = args.gamma.unwrap_or(1.0 / table.features.shape()[1] as f64);
-            let kernel = match args.kernel {
+            let kernel = match args.kernel.unwrap_or(KernelName::Rbf) {
                 KernelName::Linear => Kernel::Linear,
                 KernelName::Rbf => Kernel::Rbf { gamma },
                 KernelName::Polynomial => Kernel::Polynomial { gamma, offset: args.offset, degree: args.degree },
@@ -461,6 +473,7 @@ fn refuse_pointless(args: &Args, model: ModelChoice) -> Result<()> {
     let pointless = [
         ("--batch", args.batch.is_some() && !softmax, "--model softmax"),
         ("--no-rescale", args.no_rescale && !softmax, "--model softmax"),
+        ("--kernel", args.kernel.is_some() && !kernel, "--model kernel"),
         ("--gamma", args.gamma.is_some() && !kernel, "--model kernel"),
         ("--alpha", args.alpha.is_some() && !paper, "--optimizer nesterov-paper"),
     ];
@@ -490,15 +503,18 @@ fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Setting
             let by_name = matches!(args.format.map(Format::from).or(Format::of(file).ok()), Some(Format::Npz));
             let named = args.test_target.as_deref().or(args.target.as_deref().filter(|_| by_name));
             let (name, text_target) = (table.target_name.as_deref(), matches!(table.target, Target::Text(_)));
-            let (matrix, target) =
+            let Alike { features, target, left_out } =
                 read_like(file, args.format, named, table.recipe.as_ref(), name, text_target, args.quiet)?;
+            if !left_out.is_empty() && !args.quiet {
+                eprintln!("{}: left out {} rows with missing values", file.display(), left_out.len());
+            }
             let target = target.ok_or_else(|| {
                 Advice::error(
                     format!("{}: no target to judge by", file.display()),
                     "the test table needs the same target as the data",
                 )
             })?;
-            Validation::Rows(matrix, target)
+            Validation::Rows(features, target)
         }
         (None, Some(count)) => Validation::Folds(count),
         (None, None) => Validation::Share(args.validation),
@@ -553,6 +569,14 @@ fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Setting
     })
 }
 
+/// A table read the way a model was fitted.
+pub(crate) struct Alike {
+    pub(crate) features: Matrix,
+    pub(crate) target: Option<Target>,
+    /// Rows of the file, rising, that a recipe leaves out for their missing values.
+    pub(crate) left_out: Vec<usize>,
+}
+
 /// Reads another table the way the first was read.
 pub(crate) fn read_like(
     path: &Path,
@@ -562,12 +586,12 @@ pub(crate) fn read_like(
     target_name: Option<&str>,
     text_target: bool,
     quiet: bool,
-) -> Result<(Matrix, Option<Target>)> {
+) -> Result<Alike> {
     let mut texts = recipe.map(Recipe::texts).unwrap_or_default();
     texts.extend(target_name.filter(|_| text_target));
     let source = read_source(path, format, target, &texts)?;
     match (source, recipe) {
-        (Source::Arrays { features, target, .. }, None) => Ok((features, target)),
+        (Source::Arrays { features, target, .. }, None) => Ok(Alike { features, target, left_out: Vec::new() }),
         (Source::Arrays { .. }, Some(_)) => Err(Advice::error(
             format!("{}: this model was fitted on named columns, but the file has none", path.display()),
             "give it a csv or parquet file",
@@ -586,14 +610,13 @@ pub(crate) fn read_like(
                     unseen.column, unseen.count, unseen.example
                 );
             }
-            if rows.len() < frame.rows() && !quiet {
-                eprintln!("left out {} of {} rows with missing values", frame.rows() - rows.len(), frame.rows());
-            }
             let target = column
                 .map(|column| Target::of_column(column, &rows))
                 .transpose()
                 .with_context(|| path.display().to_string())?;
-            Ok((Matrix::Double(afterfit::objective::Features::Dense(dense)), target))
+            let left_out = (0..frame.rows()).filter(|row| rows.binary_search(row).is_err()).collect();
+            let features = Matrix::Double(afterfit::objective::Features::Dense(dense));
+            Ok(Alike { features, target, left_out })
         }
     }
 }

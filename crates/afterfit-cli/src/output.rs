@@ -72,6 +72,13 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
+/// A file that need not be there yet, however its folder is spelled.
+fn place_of(file: &Path) -> PathBuf {
+    let folder = folder_of(file);
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.into());
+    folder.join(file.file_name().unwrap_or_default())
+}
+
 /// Refuses, before any work is done, output files that exist (unless forced), that are inputs or each other, that are
 /// not plain files, or whose folder does not exist.
 pub(crate) fn require_outputs(files: &[&PathBuf], inputs: &[&PathBuf], force: bool) -> anyhow::Result<()> {
@@ -80,7 +87,7 @@ pub(crate) fn require_outputs(files: &[&PathBuf], inputs: &[&PathBuf], force: bo
         if file.as_os_str() == "-" {
             return Err(Advice::error("`-` is not a file", "results go to stdout when no file is named"));
         }
-        if files[..place].contains(file) {
+        if files[..place].iter().any(|other| place_of(other) == place_of(file)) {
             return Err(Advice::error(format!("{name} is named twice"), "give each output a file of its own"));
         }
         let same = |other: &&&PathBuf| match (file.canonicalize(), other.canonicalize()) {

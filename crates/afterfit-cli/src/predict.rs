@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 
-use crate::fit::{FormatName, read_like};
+use crate::fit::{Alike, FormatName, read_like};
 use crate::output;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -18,7 +18,8 @@ enum Style {
     Jsonl,
 }
 
-/// Rows left out because of missing values get no line; unseen texts count as none of the known ones, with a warning.
+/// One line a row of the table. A row that the model cannot take for its missing values (`fit --missing drop`) gets an empty
+/// prediction, null in JSON; unseen texts count as none of the known ones, with a warning.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A model that `afterfit fit -o` wrote.
@@ -50,15 +51,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     output::require_outputs(&outputs, &[&args.data, &args.model], args.force)?;
     let model = Model::load(&args.model)?;
     let about = &model.about;
-    let (table, _) = read_like(&args.data, args.format, None, about.recipe.as_ref(), None, false, args.quiet)?;
-    let mut scores = model.scores(&table)?;
+    let Alike { features, left_out, .. } =
+        read_like(&args.data, args.format, None, about.recipe.as_ref(), None, false, args.quiet)?;
+    let mut scores = model.scores(&features)?;
+    if !left_out.is_empty() && !args.quiet {
+        let rows = left_out.len() + scores.len() / about.outputs;
+        eprintln!("{} of {rows} rows have missing values: their predictions are empty", left_out.len());
+    }
     if let Some(at) = scores.iter().position(|score| !score.is_finite()) {
-        let row = at / about.outputs + 1;
+        let row = in_file(at / about.outputs, &left_out) + 1;
         return Err(output::Advice::error(format!("row {row}: the prediction overflows"), "its numbers are too large"));
     }
     let outputs = about.outputs;
     let name = about.target.clone().unwrap_or_else(|| "prediction".into());
     let mut text = String::new();
+    let mut lines: Vec<String> = Vec::with_capacity(scores.len() / outputs);
     match &about.classes {
         None => {
             if args.probabilities {
@@ -70,14 +77,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             if args.style == Style::Csv {
                 text.push_str(&csv_line(std::iter::once(name.as_str())));
             }
-            for score in &scores {
-                text.push_str(&match args.style {
-                    Style::Csv => csv_line(std::iter::once(score.to_string().as_str())),
-                    Style::Jsonl => {
-                        format!("{}\n", Value::Object(Map::from_iter([(name.clone(), Value::from(*score))])))
-                    }
-                });
-            }
+            lines.extend(scores.iter().map(|score| match args.style {
+                Style::Csv => csv_line(std::iter::once(score.to_string().as_str())),
+                Style::Jsonl => format!("{}\n", Value::Object(Map::from_iter([(name.clone(), Value::from(*score))]))),
+            }));
         }
         Some(classes) => {
             if args.probabilities && about.model != Kind::Softmax {
@@ -99,7 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             for (row, &class) in scores.chunks_exact(outputs).zip(&found) {
                 let shown = if args.probabilities { row } else { &[] };
-                text.push_str(&match args.style {
+                lines.push(match args.style {
                     Style::Csv => {
                         let numbers: Vec<String> = shown.iter().map(|p| p.to_string()).collect();
                         csv_line(std::iter::once(classes[class].as_str()).chain(numbers.iter().map(String::as_str)))
@@ -116,10 +119,33 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         }
     }
+    let empty = match args.style {
+        // (Quotes: many readers skip a line with nothing on it.)
+        Style::Csv => {
+            let commas = if args.probabilities { outputs } else { 0 };
+            format!("\"\"{}\n", ",".repeat(commas))
+        }
+        Style::Jsonl => format!("{}\n", Value::Object(Map::from_iter([(name, Value::Null)]))),
+    };
+    let (mut lines, mut left_out) = (lines.into_iter(), left_out.into_iter().peekable());
+    for row in 0.. {
+        match left_out.next_if_eq(&row) {
+            Some(_) => text.push_str(&empty),
+            None => match lines.next() {
+                Some(line) => text.push_str(&line),
+                None => break,
+            },
+        }
+    }
     match &args.output {
         Some(file) => output::write_file(file, text.as_bytes()),
         None => output::text(&text),
     }
+}
+
+/// Where the row of this place among those kept lies in the file.
+fn in_file(place: usize, left_out: &[usize]) -> usize {
+    left_out.iter().fold(place, |row, &skipped| if skipped <= row { row + 1 } else { row })
 }
 
 /// One CSV line, quoted where it must be.

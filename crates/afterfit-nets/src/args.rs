@@ -346,6 +346,12 @@ impl Average {
         // (A run that goes on may have a line for an epoch whose checkpoint is still being written.)
         let is_there = |epoch: &u64| checkpoint::path(&folder.checkpoints(), *epoch).exists();
         let kept = folder.log()?.iter().map(|line| line.epoch).filter(is_there).max().unwrap_or(0);
+        ensure!(
+            kept > 0,
+            "no checkpoint in {} yet: this run keeps those from epoch {} on",
+            folder.checkpoints().display(),
+            settings.checkpoints_from
+        );
         let epochs = self.from.unwrap_or(settings.checkpoints_from)..=self.to.unwrap_or(kept);
         let paths = study::checkpoints(&folder, &settings, epochs)?;
         let mut wanted: Vec<Wanted> = self.ratio.iter().map(|&ratio| Wanted::ratio(ratio)).collect();

@@ -20,16 +20,20 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Train a network: a checkpoint an epoch, and a dial of every iterate. Goes on where a run in the folder stopped.
+    #[command(allow_negative_numbers = true)]
     Train(args::Train),
     /// Average a run's checkpoints, every strength in one pass (`afterfit average` does the same to any checkpoints).
+    #[command(allow_negative_numbers = true)]
     Average(args::Average),
     /// Recompute the batch-norm statistics of averaged models on a run's augmented training images.
     Refresh(args::Refresh),
     /// Accuracy and loss of models of a run.
     Evaluate(args::Evaluate),
     /// One entry of the paper's Table 1: train, average, refresh, evaluate; and the dial beside it.
+    #[command(allow_negative_numbers = true)]
     Table1(args::Table1),
     /// Noisy labels: a trained network memorizes them, and the dial of the same run does not.
+    #[command(allow_negative_numbers = true)]
     Noise(args::Noise),
 }
 

@@ -188,7 +188,8 @@ impl Folder {
             ensure!(!strangers, "{} holds other things: a run wants a folder of its own", self.0.display());
         }
         let lock = self.lock()?;
-        if !self.settings_file().exists() {
+        // (A run that never got through an epoch is none.)
+        if !self.settings_file().exists() || !self.state().exists() && self.log()?.is_empty() {
             self.put(&self.settings_file(), (serde_json::to_string_pretty(settings)? + "\n").as_bytes())?;
         }
         let before = self.settings()?;

@@ -168,7 +168,8 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
             let done = folder.log()?.len();
             ensure!(
                 done == 0 || done == 1 && settings.epochs > 1,
-                "{} is missing: without it this run cannot go on after its {done} epochs (remove the folder to start again)",
+                "{} is missing: without it this run of {done} epochs can neither go on nor be measured again; start another \
+                 in a folder of its own",
                 folder.state().display()
             );
             (0, (settings.momentum > 0.0).then(|| model.weights.zeros_like()), None)
@@ -223,7 +224,8 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
         let look = options.evaluate_every > 0 && epoch % options.evaluate_every == 0 || is_last;
         let score = |images: &crate::data::Images| -> Result<Option<f64>> {
             let wanted = look && !images.is_empty();
-            wanted.then(|| Ok(evaluate(&step.model, images)?.accuracy)).transpose()
+            let score = || evaluate(&step.model, images).with_context(|| format!("epoch {epoch}, at a rate of {rate}"));
+            wanted.then(|| Ok(score()?.accuracy)).transpose()
         };
         let shown = (steps * settings.batch) as f64;
         let line = EpochLine {

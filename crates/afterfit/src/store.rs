@@ -183,7 +183,7 @@ impl Reader {
         let json = json.ok_or_else(|| refuse(format!("its metadata has no key \"{KEY}\"")))?;
         let value: serde_json::Value = serde_json::from_str(json).map_err(|error| refuse(error.to_string()))?;
         match value.get("kind").and_then(serde_json::Value::as_str) {
-            Some(found) if found != kind => Err(refuse(format!("it is a {found}"))),
+            Some(found) if found != kind => Err(refuse(format!("it is of the kind `{found}`"))),
             _ => serde_json::from_value(value).map_err(|error| refuse(error.to_string())),
         }
     }

@@ -318,6 +318,18 @@ fn nothing_of_the_users_is_replaced() {
     }
     afterfit().current_dir(at).args(average("one.safetensors")).assert().success();
     assert!(at.join("one.safetensors").is_file() && at.join("again").is_dir());
+    // Nor is a dial, nor is a checkpoint passed over for its name.
+    let dial = ["average", "plain", "-o", "run.dial", "--dial", "1e-3..1", "--rate", "0.1", "-q"];
+    afterfit().current_dir(at).args(dial).assert().success();
+    refused(&["average", "run.dial", "-o", "x.safetensors", "--uniform"], "is a dial, not a checkpoint");
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        std::fs::create_dir(at.join("named-oddly")).unwrap();
+        std::fs::copy(at.join("plain/step-0.pt"), at.join("named-oddly/step-0.pt")).unwrap();
+        std::fs::write(at.join("named-oddly").join(std::ffi::OsStr::from_bytes(b"step\xff-1.pt")), "x").unwrap();
+        refused(&["average", "named-oddly", "-o", "x.safetensors", "--uniform"], "is not UTF-8");
+    }
     // Outputs of an earlier run are not taken for checkpoints, whatever number is in their names.
     for format in ["safetensors", "pt"] {
         let once = ["average", "plain", "-o", "plain", "--ratio", "0.9,0.8", "--format", format, "-q"];

@@ -374,6 +374,9 @@ fn errors() {
         ("hopeless_rate", &["fit", "text.csv", "--target", "b", "--rate", "1e9", "--validation", "0.5"]),
         ("pointless_option", &["fit", "houses.csv", "--target", "price", "--batch", "5"]),
         ("output_twice", &["fit", "houses.csv", "--target", "price", "-o", "x", "--report", "x"]),
+        ("output_twice_in_other_words", &["fit", "houses.csv", "--target", "price", "-o", "x", "--report", "./x"]),
+        ("pointless_kernel", &["fit", "houses.csv", "--target", "price", "--kernel", "rbf"]),
+        ("target_dropped", &["fit", "houses.csv", "--target", "price", "--drop", "price"]),
         ("output_is_input", &["fit", "houses.csv", "--target", "price", "-o", "houses.csv", "--force"]),
         ("too_many_steps", &["fit", "houses.csv", "--target", "price", "--steps", "100000000000"]),
         ("too_many_threads", &["--threads", "100000", "demo"]),
@@ -424,8 +427,12 @@ fn missing_values_constant_columns_and_unseen_texts() {
             i * 7 % 13
         ));
     }
-    let here =
-        folder(&[("t.csv", &rows), ("new.csv", "a,same,town\n3,5,Rome\n4,5,Ulm\n"), ("short.csv", "a,town\n3,Ulm\n")]);
+    let here = folder(&[
+        ("t.csv", &rows),
+        ("new.csv", "a,same,town\n3,5,Rome\n4,5,Ulm\n"),
+        ("short.csv", "a,town\n3,Ulm\n"),
+        ("gaps.csv", "a,same,town\n,5,Ulm\n3,5,Ulm\n4,,Ulm\n,5,Ulm\n4,5,Ulm\n,5,Ulm\n"),
+    ]);
     let at = here.path();
     for missing in ["drop", "mean"] {
         let fit = [
@@ -451,6 +458,20 @@ fn missing_values_constant_columns_and_unseen_texts() {
     assert_eq!(numbers.lines().filter(|line| line.parse::<f64>().is_ok()).count(), 2, "{numbers}");
     insta::assert_snapshot!("predict_unseen", warning);
     insta::assert_snapshot!("predict_missing_column", transcript(at, &["predict", "mean", "short.csv"]));
+    // A line a row, whether or not there is a prediction.
+    let lines = |style: &str| -> Vec<String> {
+        let output =
+            afterfit().current_dir(at).args(["predict", "drop", "gaps.csv", "--style", style]).output().unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            "4 of 6 rows have missing values: their predictions are empty\n"
+        );
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    };
+    let is_there = |line: &String| *line != "\"\"" && *line != "{\"y\":null}";
+    assert_eq!(lines("csv")[0], "y");
+    assert_eq!(lines("csv")[1..].iter().map(is_there).collect::<Vec<_>>(), [false, true, false, false, true, false]);
+    assert_eq!(lines("jsonl").iter().map(is_there).collect::<Vec<_>>(), [false, true, false, false, true, false]);
 }
 
 #[test]

@@ -231,7 +231,7 @@ fn a_run_that_has_ended_does_not_start_again() {
     let before = bytes(checkpoint::path(&folder.checkpoints(), 1));
     std::fs::remove_file(folder.state()).expect("the state");
     let error = train::train(&settings, &folder, &data, Device::Cpu, QUIET).expect_err("nothing to go on from");
-    assert!(error.to_string().contains("cannot go on after its 1 epochs"), "{error}");
+    assert!(error.to_string().contains("this run of 1 epochs can neither go on"), "{error}");
     assert!(bytes(checkpoint::path(&folder.checkpoints(), 1)) == before);
 
     // One that was killed while its first state was written does.

@@ -291,7 +291,7 @@ impl DialFile {
             described.metadata.get("afterfit").ok_or_else(|| refuse("its metadata has no key \"afterfit\"".into()))?;
         let value: serde_json::Value = serde_json::from_str(json).map_err(|error| refuse(error.to_string()))?;
         if let Some(kind) = value.get("kind").and_then(serde_json::Value::as_str).filter(|kind| *kind != KIND) {
-            return Err(refuse(format!("it is a {kind}")).into());
+            return Err(refuse(format!("it is of the kind `{kind}`")).into());
         }
         let header: Header = serde_json::from_value(value).map_err(|error| refuse(error.to_string()))?;
         if header.version != 1 {

@@ -26,11 +26,16 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     let io = |source| CheckpointError::Io { path: folder.into(), source };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)?.take(MOST_FILES) {
-        // Names that are not text cannot be checkpoints' here; hidden ones may be what a killed run left.
-        if let Ok(name) = entry.map_err(io)?.file_name().into_string()
-            && !name.starts_with('.')
-        {
-            names.push(name);
+        // Hidden ones may be what a killed run left.
+        match entry.map_err(io)?.file_name().into_string() {
+            Ok(name) if name.starts_with('.') => {}
+            Ok(name) => names.push(name),
+            Err(name) => {
+                let name = name.to_string_lossy();
+                if may_hold_weights(&name) {
+                    return Err(malformed(folder, format!("the name of a file in it, {name:?}, is not UTF-8")));
+                }
+            }
         }
     }
     names.sort();

@@ -100,6 +100,12 @@ pub enum CheckpointError {
         /// The file.
         path: PathBuf,
     },
+    /// A dial among the checkpoints.
+    #[error("{path} is a dial, not a checkpoint: `afterfit dial read` reads models off it")]
+    IsDial {
+        /// The file.
+        path: PathBuf,
+    },
     /// A type that has no averages.
     #[error("{path}: tensor {name}: type {dtype} cannot be averaged")]
     NotAveraged {
@@ -329,9 +335,14 @@ impl Checkpoint {
     /// Whether afterfit made this, as an average of others.
     #[must_use]
     pub fn is_average(&self) -> bool {
+        self.is_of_kind("average")
+    }
+
+    /// Whether afterfit wrote it, as this kind of file.
+    fn is_of_kind(&self, kind: &str) -> bool {
         let record =
             self.metadata.get("afterfit").and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
-        record.is_some_and(|record| record.get("kind").and_then(serde_json::Value::as_str) == Some("average"))
+        record.is_some_and(|record| record.get("kind").and_then(serde_json::Value::as_str) == Some(kind))
     }
 
     /// The numbers of one of its tensors as f32, whatever kind of floats they are in the file. Memory: the tensor.

@@ -70,6 +70,9 @@ impl Series {
             if checkpoint.is_average() && !rest.is_empty() {
                 return Err(CheckpointError::IsAverage { path: path.clone() });
             }
+            if checkpoint.is_of_kind(crate::dial::KIND) {
+                return Err(CheckpointError::IsDial { path: path.clone() });
+            }
             Ok(checkpoint)
         };
         let mut series = Self::of(open(first)?);

@@ -129,7 +129,7 @@ pub enum DataError {
         with: &'static str,
     },
     /// NaN or infinity.
-    #[error("{name} holds {value} at row {row}, column {column}: every number must be finite")]
+    #[error("{name} holds {value} at row {row}, column {column} (counted from 0): every number must be finite")]
     NotFinite {
         /// Which table.
         name: &'static str,

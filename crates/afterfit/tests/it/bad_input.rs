@@ -219,7 +219,7 @@ fn data() {
     says(Dense::new(2, 2, vec![1.0; 3]), "X has 3 numbers, but 4 are needed to fit its rows and columns");
     says(
         Dense::new(2, 2, vec![1.0, 2.0, f64::INFINITY, 4.0]),
-        "X holds inf at row 1, column 0: every number must be finite",
+        "X holds inf at row 1, column 0 (counted from 0): every number must be finite",
     );
     says(Csr::new(3, vec![0, 1], vec![3], vec![1.0]), "sparse matrix: column 3 at position 0: columns are below 3");
     says(
@@ -232,14 +232,14 @@ fn data() {
     );
     says(
         Csr::new(3, vec![0, 1], vec![0], vec![f64::NAN]),
-        "X holds NaN at row 0, column 0: every number must be finite",
+        "X holds NaN at row 0, column 0 (counted from 0): every number must be finite",
     );
     says(Csr::<f64>::new(3, vec![], vec![], vec![]), "X has 0 rows and 3 columns: at least one of each is needed");
     let x = || features(vec![1.0; 4], 2, 2);
     says(LeastSquares::new(x(), vec![1.0], 1, 0.0, false), "y has 1 numbers, but 2 are needed to fit the rows of X");
     says(
         LeastSquares::new(x(), vec![1.0, f64::NAN], 1, 0.0, true),
-        "y holds NaN at row 1, column 0: every number must be finite",
+        "y holds NaN at row 1, column 0 (counted from 0): every number must be finite",
     );
     says(LeastSquares::new(x(), vec![1.0; 2], 1, -0.1, true), "ridge is -0.1: it must be at least 0 and finite");
     says(
@@ -368,7 +368,7 @@ fn broken_files() {
     path.for_each(&mut |i| i.rate.map_or(Ok(()), |rate| dial.push(i.weights, rate))).unwrap();
     dial.save(&file).unwrap();
     let whole = std::fs::read(&file).unwrap();
-    says(open(), &format!("{name}: not an afterfit path file: it is a dial"));
+    says(open(), &format!("{name}: not an afterfit path file: it is of the kind `dial`"));
     for length in [0, 4, 8, 100, whole.len() - 1] {
         std::fs::write(&file, &whole[..length]).unwrap();
         assert!(Dial::load(&file).is_err(), "cut to {length} bytes");

@@ -387,7 +387,7 @@ fn dials_that_are_none() {
         assert!(error.contains(words), "{error}");
     };
     refused(&files("safetensors")[0], "its metadata has no key");
-    refused(&with("{\"kind\":\"model\"}"), "it is a model");
+    refused(&with("{\"kind\":\"model\"}"), "it is of the kind `model`");
     refused(&with("{\"kind\":\"dial\"}"), "missing field");
     refused(&with("nonsense"), "not an afterfit dial");
     let huge = "{\"kind\":\"dial\",\"version\":1,\"from\":1e-3,\"to\":1.0,\"nodes\":4,\"recurrence\":\"descent\",\"quadratic\":true,\"stochastic\":true,\"shape\":[1,1],\"steps\":9,\"reach\":1.0,\"seen\":true,\"parts\":[]}";
