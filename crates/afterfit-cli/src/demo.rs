@@ -29,6 +29,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    std::fs::create_dir_all(&args.folder).with_context(|| args.folder.display().to_string())?;
     let start = Instant::now();
     let (pixels, labels) = digits()?;
     let read = start.elapsed().as_secs_f64();
@@ -99,7 +100,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ))?;
 
     let folder: &Path = &args.folder;
-    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let (model, page) = (folder.join("digits.safetensors"), folder.join("report.html"));
     learned.model.save(&model)?;
     let html = report::page(&Report {

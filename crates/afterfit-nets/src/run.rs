@@ -220,7 +220,11 @@ impl Folder {
         let differing = ORDER.iter().filter(|key| before[**key] != now[**key]);
         let named: Vec<String> =
             differing.map(|key| format!("{key} is {} there, {} here", before[*key], now[*key])).collect();
-        bail!("{} holds a run with other settings: {}", self.0.display(), named.join("; "))
+        bail!(
+            "{} holds a run with other settings ({}): give this one a folder of its own",
+            self.0.display(),
+            named.join("; ")
+        )
     }
 
     /// Keeps other processes out of the folder as long as what it returns lives.
