@@ -254,7 +254,7 @@ impl Findings {
         ];
         Figure {
             name: name.into(),
-            title: self.title(),
+            title: format!("{}, seed {}", self.title(), self.number("/seed").unwrap_or(f64::NAN)),
             panels: vec![
                 Panel {
                     title: "the training run".into(),
