@@ -308,8 +308,12 @@ struct Existing {
 impl Existing {
     fn open(&self) -> Result<(Settings, Data, Device)> {
         let device = self.device.device()?;
-        let settings = Folder(self.run.clone()).settings()?;
+        let folder = Folder(self.run.clone());
+        let settings = folder.settings()?;
         let data = settings.data.load(&data::folder(settings.data.name, self.data_folder.as_deref())?, device)?;
+        if train::trained_on(&folder).is_some_and(|images| images != data.fingerprint()) {
+            eprintln!("note: these are not the images that {} was trained and tested on", self.run.display());
+        }
         Ok((settings, data, device))
     }
 }

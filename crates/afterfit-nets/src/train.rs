@@ -324,6 +324,12 @@ fn save_state(path: &Path, step: &Step, dial: Option<&mut Dial>, epoch: u64, fin
     Ok(())
 }
 
+/// The fingerprint of the images a run was trained on, where its state is still there.
+#[must_use]
+pub fn trained_on(folder: &Folder) -> Option<i64> {
+    Checkpoint::open(&folder.state(), None).ok()?.metadata.get("images")?.parse().ok()
+}
+
 fn layout_name(model: &Model) -> &'static str {
     if model.layout.channels_last { "channels last" } else { "channels first" }
 }

@@ -91,6 +91,14 @@ fn train_average_refresh_evaluate() {
     let mut evaluate = vec!["evaluate", text(&average), "--quiet", "--refresh"];
     evaluate.extend(common);
     assert_eq!(stdout(&evaluate).trim().parse::<f64>().expect("a number"), accuracy);
+    let noted = |folder: &Path| {
+        let evaluate =
+            ["evaluate", text(&average), "--run", text(&run), "--device", "cpu", "--data-folder", text(folder)];
+        let output = nets(&evaluate).assert().success().get_output().stderr.clone();
+        String::from_utf8(output).expect("text").contains("not the images")
+    };
+    small_cifar(&at("others"), 350);
+    assert!(noted(&at("others")) && !noted(&data));
     let error = failure(&refresh);
     assert!(error.contains("is there already"), "{error}");
     let other = at("twice");
