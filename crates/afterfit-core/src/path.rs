@@ -1,0 +1,133 @@
+//! What must be known of a path before it can be weighted.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{OutOfRange, require};
+use crate::mass::Rule;
+use crate::optimizer::{Optimizer, Row};
+use crate::rates::Rates;
+use crate::status::{Reason, Status};
+
+/// How a path of iterates was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PathInfo {
+    /// How an iterate follows from the ones before it.
+    pub optimizer: Optimizer,
+    /// `η_0 … η_{K−1}`: the rate of every step, kept or not. Their count is the number of steps.
+    pub rates: Rates,
+    /// The momentum of every step, where it changes (OneCycleLR does); the optimizer's own otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub momenta: Option<Rates>,
+    /// What entered of each step's gradient: its clip coefficient, 0 where there was none. All of it otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gains: Option<Rates>,
+    /// Whether the loss is quadratic, which the identities need.
+    pub quadratic: bool,
+    /// Whether gradients came from mini-batches; identities then hold in expectation.
+    pub stochastic: bool,
+    /// Rows and columns of the weights, which are stored column by column.
+    #[serde(default = "one")]
+    pub shape: [usize; 2],
+    /// For [`Optimizer::Coordinatewise`]: the factor `f_i` of each row of the weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub factors: Option<Vec<f64>>,
+}
+
+fn one() -> [usize; 2] {
+    [1, 1]
+}
+
+impl PathInfo {
+    /// Of a network: a loss that is not quadratic, mini-batches, and weights whose shape does not matter.
+    #[must_use]
+    pub fn new(optimizer: Optimizer, rates: Rates) -> Self {
+        Self {
+            optimizer,
+            rates,
+            momenta: None,
+            gains: None,
+            quadratic: false,
+            stochastic: true,
+            shape: one(),
+            factors: None,
+        }
+    }
+
+    /// Of a quadratic loss and full gradients: identities hold at every step.
+    #[must_use]
+    pub fn quadratic(optimizer: Optimizer, rates: Rates) -> Self {
+        Self { quadratic: true, stochastic: false, ..Self::new(optimizer, rates) }
+    }
+
+    /// Steps taken, K. There are K+1 iterates.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.rates.steps()
+    }
+
+    /// Checks every constant, rate, momentum and gain.
+    pub fn validate(&self) -> Result<(), OutOfRange> {
+        self.optimizer.validate()?;
+        self.rates.validate()?;
+        for (name, limit, list) in
+            [("momentum of a step", 1.0 - 1e-15, &self.momenta), ("gain of a step", 1e50, &self.gains)]
+        {
+            let Some(list) = list else { continue };
+            let (found, steps) = (list.steps(), self.steps());
+            require(found == steps, "number of momenta or gains", found as f64, format!("{steps}, one for each step"))?;
+            for run in list.runs() {
+                require((0.0..=limit).contains(&run.rate), name, run.rate, format!("at least 0 and at most {limit}"))?;
+            }
+        }
+        if let Optimizer::NesterovPaper { alpha } = self.optimizer {
+            for run in self.rates.runs() {
+                let limit = "at most 1 for the momentum (1−√(ηα))/(1+√(ηα)) to exist";
+                require(run.rate * alpha <= 1.0, "rate × alpha", run.rate * alpha, limit)?;
+            }
+        }
+        for &factor in self.factors.iter().flatten() {
+            // Zero is allowed: a kernel matrix may be singular, and its null coordinates never move.
+            require((0.0..=1e50).contains(&factor), "rate factor", factor, "at least 0 and at most 1e50")?;
+        }
+        let given = self.factors.as_ref().map_or(0, Vec::len);
+        let (needed, limit) = match self.optimizer {
+            Optimizer::Coordinatewise => (self.shape[0], format!("{}, one for each row of the weights", self.shape[0])),
+            _ => (0, "0 for a path that is not coordinatewise".into()),
+        };
+        require(given == needed, "number of rate factors", given as f64, limit)
+    }
+
+    /// The optimizer's row at step k, with this path's rate, momentum and gain.
+    #[must_use]
+    pub fn row(&self, step: u64) -> Row {
+        let rate = self.rates.at(step).unwrap_or(0.0);
+        let momentum = self.momenta.as_ref().and_then(|list| list.at(step)).unwrap_or(self.optimizer.momentum());
+        let gain = self.gains.as_ref().and_then(|list| list.at(step)).unwrap_or(1.0);
+        let row = self.optimizer.row(step, rate, momentum);
+        Row { gain: row.gain * gain, ..row }
+    }
+
+    /// The first step of the stretch around step k in which every row is the same.
+    pub(crate) fn stretch_start(&self, step: u64) -> u64 {
+        let lists = [Some(&self.rates), self.momenta.as_ref(), self.gains.as_ref()];
+        let start = lists.into_iter().flatten().map(|list| list.run_start(step)).max().unwrap_or(0);
+        // Rows before the optimizer has settled are each their own stretch.
+        let settled = self.optimizer.settled(self.row(step).momentum);
+        if step < settled { step } else { start.max(settled) }
+    }
+
+    /// Exact, approximation or heuristic, for an ℓ2 strength on this path.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self.optimizer {
+            Optimizer::Heuristic(name) => Status::heuristic(Reason::NotAffine(name)),
+            Optimizer::Adam { .. } => Status::approximation(Reason::SecondMoments),
+            _ if !self.quadratic => Status::approximation(Reason::NotQuadratic),
+            Optimizer::NesterovPaper { .. } if self.rule() == Rule::Product => {
+                Status::approximation(Reason::ChangingRate)
+            }
+            _ if self.stochastic => Status::exact(Reason::InExpectation),
+            _ => Status::exact(Reason::Identity),
+        }
+    }
+}

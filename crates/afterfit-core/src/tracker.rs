@@ -1,0 +1,542 @@
+//! What a dial knows besides its sums: `step(rates) → shares`, `read(target) → combination`.
+//!
+//! Whoever keeps the vectors adds `S_j ← scale_j·S_j + share_j·(w_k − c)` for every sum j before step k is taken, and makes of
+//! a [`Combination`] the model `c + Σ_j a_j S_j + last·(w_K − c)`. That is all there is to a dial, on any device.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::certificate::{Comparison, Profile, beta, fit, misfits};
+use crate::error::{OutOfRange, require, require_l2, require_rate};
+use crate::groups::GroupMasses;
+use crate::mass::{Answer, Mass, Rule, Walk};
+use crate::nodes::{Family, Nodes};
+use crate::path::PathInfo;
+use crate::rates::Rates;
+use crate::status::Status;
+
+/// A dial that cannot take a step or give a reading.
+#[derive(Debug, Error, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum DialError {
+    /// Nothing that was kept tells what was asked for.
+    #[error(
+        "{what} cannot be read from this dial ({range}): a weight could be off by {certificate:.1e} of the farthest any moved, and at most {limit:.0e} is let through"
+    )]
+    OutOfReach {
+        /// What was asked for.
+        what: String,
+        /// What the dial was made for.
+        range: String,
+        /// The error of the best reading there is.
+        certificate: f64,
+        /// The most that is offered.
+        limit: f64,
+    },
+    /// A step that the declared schedule does not have.
+    #[error("step {step} was taken at rate {rate}: the schedule declared for this dial says {declared}")]
+    NotDeclared {
+        /// Which step.
+        step: u64,
+        /// Its rate.
+        rate: f64,
+        /// What was declared; NaN after its end.
+        declared: f64,
+    },
+    /// Rates that differ by coordinate have no scalar weights.
+    #[error("a dial needs scalar weights, but this path moves each coordinate at its own rate")]
+    Coordinatewise,
+    /// No m within the limit reaches the tolerance.
+    #[error(
+        "{limit} nodes leave an error of {certificate:.1e}: a tolerance of {tolerance:e} over {from}..{to} is out of reach"
+    )]
+    Tolerance {
+        /// Most nodes tried.
+        limit: usize,
+        /// What they reach.
+        certificate: f64,
+        /// What was asked for.
+        tolerance: f64,
+        /// The lower end.
+        from: f64,
+        /// The upper end.
+        to: f64,
+    },
+    /// A number outside its limits.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+}
+
+/// What is to be read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Target {
+    /// The ℓ2 penalty of strength λ.
+    L2(f64),
+    /// An EMA of this decay that starts at `w_0`.
+    Ema(f64),
+    /// The same, divided by its mass.
+    DebiasedEma(f64),
+    /// A power-function EMA of this γ.
+    PowerEma(f64),
+    /// One weight for each of `w_0 … w_K`, which sum to 1.
+    Weights(Vec<f64>),
+}
+
+/// What a reading is made of: `c + Σ_j sums_j · S_j + last · (w_K − c)`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Combination {
+    /// Of each centred sum.
+    pub sums: Vec<f64>,
+    /// Of the last iterate; the rest is the centre's.
+    pub last: f64,
+}
+
+/// A combination and how far it can be trusted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// What to add up.
+    pub combination: Combination,
+    /// ε: no weight is off by more than this times the farthest any weight moved, rounding apart.
+    pub certificate: f64,
+    /// What the rounding of the sums can add, in the same units.
+    pub rounding: f64,
+    /// λ: R, the mass not spent when training stopped. Near 1, the training was too short for this λ.
+    pub remaining: Option<f64>,
+    /// Exact, approximation or heuristic (apart from the certificate).
+    pub status: Status,
+}
+
+/// How precise the sums are, as a share of the farthest any weight moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Sums in f32, in blocks.
+    F32,
+    /// Sums in f64.
+    F64,
+}
+
+impl Precision {
+    fn unit(self) -> f64 {
+        match self {
+            Self::F32 => 1e-6,
+            Self::F64 => 1e-14,
+        }
+    }
+}
+
+/// One group's part of a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupStep {
+    /// The rate of the step.
+    pub rate: f64,
+    /// Its momentum; `None`: the optimizer's own.
+    pub momentum: Option<f64>,
+    /// What enters of its gradient: the clip coefficient, 0 for none.
+    pub gain: f64,
+}
+
+impl From<f64> for GroupStep {
+    fn from(rate: f64) -> Self {
+        Self { rate, momentum: None, gain: 1.0 }
+    }
+}
+
+/// A node whose unspent mass is below this has its sum; later iterates would not change it by 1e-16·max|w−c|.
+const FROZEN: f64 = 1e-16;
+/// The largest certificate of a reading that is not of the dial's own family and range.
+const OFFERED: f64 = 1e-2;
+
+/// Everything about a dial but its vectors.
+#[derive(Debug, Clone)]
+pub struct Tracker {
+    nodes: Vec<Nodes>,
+    paths: Vec<PathInfo>,
+    group_masses: GroupMasses,
+    /// How λ's sums were made: exactly, or without knowing the rates to come.
+    rule: Rule,
+    /// The paths as they were declared, and where each λ node stands on them.
+    declared: Option<(Vec<PathInfo>, Vec<Vec<Walk>>)>,
+    /// By mass sequence, then by node of the λ family.
+    masses: Vec<Vec<Mass>>,
+    /// By mass sequence, then by sum.
+    shares: Vec<Vec<f64>>,
+    scales: Vec<f64>,
+}
+
+impl Tracker {
+    /// A dial of these families over one path with this optimizer. Its rates are taken as they come.
+    pub fn new(nodes: Vec<Nodes>, path: &PathInfo) -> Result<Self, DialError> {
+        Self::with_groups(nodes, std::slice::from_ref(path), GroupMasses::One)
+    }
+
+    /// A dial over parameter groups, each described by a path (whose rates are ignored). With [`GroupMasses::One`] all groups
+    /// have the masses of the first.
+    pub fn with_groups(nodes: Vec<Nodes>, paths: &[PathInfo], group_masses: GroupMasses) -> Result<Self, DialError> {
+        require(!nodes.is_empty(), "number of families", 0.0, "at least 1")?;
+        require(!paths.is_empty(), "number of parameter groups", 0.0, "at least 1")?;
+        let empty = |path: &PathInfo| PathInfo { rates: Rates::new(), momenta: None, gains: None, ..path.clone() };
+        let paths: Vec<PathInfo> = paths.iter().map(empty).collect();
+        for path in &paths {
+            if path.optimizer == crate::Optimizer::Coordinatewise {
+                return Err(DialError::Coordinatewise);
+            }
+            path.validate()?;
+        }
+        let sequences = if group_masses == GroupMasses::One { 1 } else { paths.len() };
+        let l2 = nodes.iter().filter(|nodes| nodes.family() == Family::L2).map(Nodes::len).sum();
+        let sums = nodes.iter().map(Nodes::len).sum();
+        Ok(Self {
+            nodes,
+            paths,
+            group_masses,
+            rule: Rule::Product,
+            declared: None,
+            masses: vec![vec![Mass::WHOLE; l2]; sequences],
+            shares: vec![vec![0.0; sums]; sequences],
+            scales: vec![1.0; sums],
+        })
+    }
+
+    /// Declares every group's rates beforehand: momentum then gets exact masses under any schedule. Steps that are not the
+    /// declared ones are refused.
+    pub fn declare(&mut self, paths: &[PathInfo]) -> Result<(), DialError> {
+        let (found, groups) = (paths.len(), self.paths.len());
+        require(
+            found == groups,
+            "number of declared schedules",
+            found as f64,
+            format!("{groups}, one for each group"),
+        )?;
+        require(self.steps() == 0, "steps taken before the schedule was declared", self.steps() as f64, "0")?;
+        paths.iter().try_for_each(PathInfo::validate)?;
+        self.rule = Rule::LookAhead;
+        self.declared = Some((paths.to_vec(), Vec::new()));
+        self.walk_on();
+        Ok(())
+    }
+
+    /// Goes on with a dial that was kept: the paths as far as they went, and the masses (by sequence and λ node) at that point.
+    pub fn resume(mut self, paths: Vec<PathInfo>, masses: Vec<Vec<f64>>) -> Result<Self, DialError> {
+        let (found, groups) = (paths.len(), self.paths.len());
+        require(found == groups, "number of parameter groups", found as f64, format!("{groups}"))?;
+        paths.iter().try_for_each(PathInfo::validate)?;
+        let (found, sequences) = (masses.len(), self.masses.len());
+        require(found == sequences, "number of mass sequences", found as f64, format!("{sequences}"))?;
+        for (own, given) in self.masses.iter_mut().zip(&masses) {
+            let (found, needed) = (given.len(), own.len());
+            require(found == needed, "number of masses", found as f64, format!("{needed}, one for each node"))?;
+            for (own, &mass) in own.iter_mut().zip(given) {
+                require((0.0..=1.0).contains(&mass), "mass of a node", mass, "from 0 to 1")?;
+                *own = Mass::of(mass);
+            }
+        }
+        self.paths = paths;
+        self.walk_on();
+        Ok(self)
+    }
+
+    /// Marks sums that were made with every rate at hand, as those of checkpoints are.
+    #[must_use]
+    pub fn exact(mut self) -> Self {
+        self.rule = Rule::LookAhead;
+        self
+    }
+
+    fn walk_on(&mut self) {
+        let (step, l2): (u64, Vec<f64>) = (self.steps(), self.l2_nodes().collect());
+        if let Some((paths, walks)) = &mut self.declared {
+            let along = |path: &PathInfo| l2.iter().map(|&l2| Walk::new(path, l2, path.rule(), step)).collect();
+            *walks = paths.iter().map(along).collect();
+        }
+    }
+
+    fn l2_nodes(&self) -> impl Iterator<Item = f64> + '_ {
+        self.nodes.iter().filter(|nodes| nodes.family() == Family::L2).flat_map(|nodes| nodes.values().iter().copied())
+    }
+
+    /// Takes in the rate of every group's next step; `w_k` then has [`shares`](Self::shares). With one group, pass one rate.
+    pub fn step(&mut self, rates: &[f64]) -> Result<(), DialError> {
+        let steps: Vec<GroupStep> = rates.iter().map(|&rate| rate.into()).collect();
+        self.step_with(&steps)
+    }
+
+    /// Like [`step`](Self::step), with a momentum or a gain that changes.
+    pub fn step_with(&mut self, steps: &[GroupStep]) -> Result<(), DialError> {
+        let (found, groups) = (steps.len(), self.paths.len());
+        require(found == groups, "number of rates", found as f64, format!("{groups}, one for each parameter group"))?;
+        let k = self.steps();
+        for step in steps {
+            require_rate(step.rate)?;
+            step.momentum.map_or(Ok(()), crate::error::require_momentum)?;
+            require((0.0..=1e50).contains(&step.gain), "gain", step.gain, "at least 0 and at most 1e50")?;
+        }
+        if let Some((paths, _)) = &self.declared {
+            for (path, step) in paths.iter().zip(steps) {
+                let declared = path.rates.at(k).unwrap_or(f64::NAN);
+                // (Schedulers reach the same rate by other roundings.)
+                if !((declared - step.rate).abs() <= 1e-9 * declared.abs()) {
+                    return Err(DialError::NotDeclared { step: k, rate: step.rate, declared });
+                }
+            }
+        }
+        for (path, step) in self.paths.iter_mut().zip(steps) {
+            let own = path.optimizer.momentum();
+            extend(&mut path.momenta, path.rates.steps(), own, step.momentum.unwrap_or(own));
+            extend(&mut path.gains, path.rates.steps(), 1.0, step.gain);
+            path.rates.push(step.rate);
+        }
+        let l2: Vec<f64> = self.l2_nodes().collect();
+        for sequence in 0..self.masses.len() {
+            let (mut sum, mut node) = (0, 0);
+            for nodes in &self.nodes {
+                for &value in nodes.values() {
+                    let (share, scale) = match nodes.family() {
+                        Family::L2 => {
+                            let decay = match &mut self.declared {
+                                Some((paths, walks)) => walks[sequence][node].next(&paths[sequence]),
+                                None => Some(self.paths[sequence].product_decay(l2[node], k)),
+                            };
+                            let mass = &mut self.masses[sequence][node];
+                            let frozen = mass.left() < FROZEN;
+                            let share = decay.map_or(0.0, |decay| mass.take(decay));
+                            node += 1;
+                            (if frozen { 0.0 } else { share }, 1.0)
+                        }
+                        // The centre has no share: EMAs begin with w_1.
+                        family => {
+                            let scale = last_decay(family, value, k);
+                            (if k == 0 { 0.0 } else { 1.0 - scale }, scale)
+                        }
+                    };
+                    self.shares[sequence][sum] = share;
+                    self.scales[sum] = scale;
+                    sum += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the iterate of the latest step adds to each sum, times `w_k − c`, in the coordinates of a group.
+    #[must_use]
+    pub fn shares(&self, group: usize) -> &[f64] {
+        &self.shares[self.sequence(group)]
+    }
+
+    /// What each sum is multiplied with before: 1 for λ; EMAs forget.
+    #[must_use]
+    pub fn scales(&self) -> &[f64] {
+        &self.scales
+    }
+
+    /// Which mass sequence a group follows.
+    #[must_use]
+    pub fn sequence(&self, group: usize) -> usize {
+        if self.group_masses == GroupMasses::One { 0 } else { group }
+    }
+
+    /// How many mass sequences there are: 1, or one a group.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        self.masses.len()
+    }
+
+    /// Steps taken in.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.paths[0].steps()
+    }
+
+    /// The families, in the order of their sums.
+    #[must_use]
+    pub fn nodes(&self) -> &[Nodes] {
+        &self.nodes
+    }
+
+    /// How many sums.
+    #[must_use]
+    pub fn sums(&self) -> usize {
+        self.scales.len()
+    }
+
+    /// Every group's path as far as it went.
+    #[must_use]
+    pub fn paths(&self) -> &[PathInfo] {
+        &self.paths
+    }
+
+    /// One mass for all groups, or one each.
+    #[must_use]
+    pub fn group_masses(&self) -> GroupMasses {
+        self.group_masses
+    }
+
+    /// Whether λ's sums were made with every rate at hand.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.rule == Rule::LookAhead
+    }
+
+    /// By mass sequence, then by λ node: what is left of its mass.
+    #[must_use]
+    pub fn masses(&self) -> Vec<Vec<f64>> {
+        self.masses.iter().map(|masses| masses.iter().map(|mass| mass.left()).collect()).collect()
+    }
+
+    /// λ nodes whose sums are complete in every group.
+    #[must_use]
+    pub fn frozen(&self) -> usize {
+        let complete = |node: usize| self.masses.iter().all(|masses| masses[node].left() < FROZEN);
+        (0..self.masses[0].len()).filter(|&node| complete(node)).count()
+    }
+
+    /// How to read a target in the coordinates of a group. A λ, EMA or power EMA within its family's range is interpolated;
+    /// anything else is fitted from all sums, and given only if its certificate is good.
+    pub fn read(
+        &self,
+        group: usize,
+        target: &Target,
+        answer: Answer,
+        precision: Precision,
+    ) -> Result<Reading, DialError> {
+        let path = &self.paths[self.sequence(group)];
+        let steps = path.steps();
+        let whole = |family, value, rule, mass| Profile::new(family, value, path, rule, mass);
+        let (family, value) = match target {
+            Target::L2(l2) => {
+                require_l2(*l2)?;
+                (Some(Family::L2), *l2)
+            }
+            Target::Ema(decay) | Target::DebiasedEma(decay) => {
+                require((0.0..1.0).contains(decay), "EMA decay", *decay, "at least 0 and below 1")?;
+                (Some(Family::Ema), 1.0 / (1.0 - decay))
+            }
+            Target::PowerEma(gamma) => {
+                require(*gamma > -1.0 && *gamma <= 1e6, "gamma", *gamma, "above -1 and at most 1e6")?;
+                (Some(Family::PowerEma), gamma + 1.0)
+            }
+            Target::Weights(weights) => {
+                let (found, needed) = (weights.len() as u64, steps + 1);
+                require(found == needed, "number of weights", found as f64, format!("{needed}, one for each iterate"))?;
+                for &weight in weights {
+                    require(weight.is_finite(), "weight", weight, "finite")?;
+                }
+                let total: f64 = weights.iter().sum();
+                require((total - 1.0).abs() < 1e-9, "sum of the weights", total, "1")?;
+                (None, f64::NAN)
+            }
+        };
+        let remaining = match target {
+            Target::L2(l2) => Some(path.remaining(*l2)?),
+            _ => None,
+        };
+        // The target's shares of w_0 … w_{K−1}, and what w_K gets of it.
+        let (profile, scale, last) = match (target, family) {
+            (Target::Weights(weights), _) => {
+                let last = weights.last().copied().unwrap_or(0.0);
+                (Profile::Given { weights, next: 0 }, 1.0, last)
+            }
+            (_, Some(Family::L2)) => {
+                let left = remaining.unwrap_or(0.0);
+                let profile = whole(Family::L2, value, Rule::LookAhead, 1.0);
+                match answer {
+                    Answer::Regularized => (profile, 1.0, left),
+                    Answer::Normalized => (profile, inverse(spent(path, value, Rule::LookAhead)), 0.0),
+                }
+            }
+            (_, family) => {
+                let family = family.unwrap_or(Family::Ema);
+                let stays = last_decay(family, value, steps);
+                let whole_mass = match target {
+                    Target::DebiasedEma(_) => 1.0 - beta(value).powf((steps + 1) as f64),
+                    _ => 1.0,
+                };
+                let profile = whole(family, value, Rule::LookAhead, 1.0);
+                (profile, stays / whole_mass, (1.0 - stays) / whole_mass)
+            }
+        };
+        let mut coefficients = vec![0.0; self.sums()];
+        let mut inside = false;
+        let mut first = 0;
+        for nodes in &self.nodes {
+            if !inside && family == Some(nodes.family()) && nodes.contains(value) {
+                inside = true;
+                let own = nodes.coefficients(value).into_iter().zip(nodes.values());
+                for (coefficient, (l, &node)) in coefficients[first..].iter_mut().zip(own) {
+                    *coefficient = l * match (nodes.family(), answer) {
+                        (Family::L2, Answer::Regularized) => 1.0,
+                        // S/P is interpolated, not S: where little mass is spent both are small, and their quotient is not.
+                        (Family::L2, Answer::Normalized) => inverse(spent(path, node, self.rule)),
+                        // (Debiasing divides the interpolated EMA by a number that is known exactly.)
+                        (family, _) => last_decay(family, node, steps) * scale / last_decay(family, value, steps),
+                    };
+                }
+            }
+            first += nodes.len();
+        }
+        let sums = || -> Vec<Profile<'_>> {
+            let of = |nodes: &Nodes| {
+                nodes.values().to_vec().into_iter().map(|value| (nodes.family(), value)).collect::<Vec<_>>()
+            };
+            self.nodes.iter().flat_map(of).map(|(family, value)| whole(family, value, self.rule, 1.0)).collect()
+        };
+        let mut comparison = Comparison { profile: profile.clone(), scale, coefficients };
+        let guessed = family == Some(Family::L2) && path.rule() == Rule::LookAhead && self.rule == Rule::Product;
+        if !inside || guessed {
+            fit(&mut comparison, &mut sums(), steps, precision.unit());
+            comparison.profile = profile;
+        }
+        // (w_0 is the centre; λ's certificates count it all the same, as they always have.)
+        let from = u64::from(!inside);
+        let coefficients = comparison.coefficients.clone();
+        let certificate = misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from)[0];
+        let rounding = precision.unit() * (coefficients.iter().map(|a| a.abs()).sum::<f64>() + last.abs());
+        if !inside && !(certificate + rounding <= OFFERED) {
+            let what = match target {
+                Target::L2(l2) => format!("l2 {l2}"),
+                Target::Ema(decay) | Target::DebiasedEma(decay) => format!("an EMA of decay {decay}"),
+                Target::PowerEma(gamma) => format!("a power EMA of gamma {gamma}"),
+                Target::Weights(_) => "this weighting".into(),
+            };
+            let range = |nodes: &Nodes| format!("{} {}..{}", nodes.family(), nodes.range().0, nodes.range().1);
+            let range = self.nodes.iter().map(range).collect::<Vec<_>>().join(", ");
+            return Err(DialError::OutOfReach { what, range, certificate: certificate + rounding, limit: OFFERED });
+        }
+        let status = match target {
+            Target::L2(_) => path.status(),
+            _ => Status::heuristic(crate::Reason::NoStrength),
+        };
+        Ok(Reading { combination: Combination { sums: coefficients, last }, certificate, rounding, remaining, status })
+    }
+}
+
+/// Adds one more number to a list that is only kept once it differs from what is usual.
+fn extend(list: &mut Option<Rates>, steps: u64, usual: f64, value: f64) {
+    if list.is_none() && value == usual {
+        return;
+    }
+    list.get_or_insert_with(|| Rates::constant(usual, steps)).push(value);
+}
+
+/// What an EMA keeps of itself when iterate k comes in; λ keeps all.
+pub(crate) fn last_decay(family: Family, value: f64, k: u64) -> f64 {
+    match family {
+        Family::L2 => 1.0,
+        Family::Ema => beta(value),
+        Family::PowerEma if k == 0 => 0.0,
+        Family::PowerEma => ((k - 1) as f64 / k as f64).powf(value),
+    }
+}
+
+/// P: the mass that all steps together have spent, summed from its parts.
+fn spent(path: &PathInfo, l2: f64, rule: Rule) -> f64 {
+    let rule = if path.rule() == Rule::LookAhead { rule } else { path.rule() };
+    let mut mass = Mass::WHOLE;
+    path.decays_by(l2, rule).map(|decay| mass.take(decay)).sum()
+}
+
+/// 1/P; where nothing is spent, nothing is averaged.
+fn inverse(spent: f64) -> f64 {
+    if spent > 0.0 { 1.0 / spent } else { 0.0 }
+}
