@@ -220,7 +220,7 @@ impl PathInfo {
         while step > 0 {
             let before = self.back(l2, step - 1, state).1;
             step -= 1;
-            if step % BLOCK == 0 && step > 0 {
+            if step.is_multiple_of(BLOCK) && step > 0 {
                 marks[(step / BLOCK) as usize - 1] = before;
             }
             if before == state {

@@ -146,12 +146,12 @@ pub fn other_rates(
         from = low;
         to = (to + 1).min(targets + 1);
         if l2 == 0.0 {
-            let small = |k: usize| c[k].abs() < NEGLIGIBLE && d[k].abs() < NEGLIGIBLE;
-            while from + 1 < to && small(from) {
+            let small = |c: f64, d: f64| c.abs() < NEGLIGIBLE && d.abs() < NEGLIGIBLE;
+            while from + 1 < to && small(c[from], d[from]) {
                 (c[from], d[from]) = (0.0, 0.0);
                 from += 1;
             }
-            while to > from + 1 && small(to - 1) && to <= targets {
+            while to > from + 1 && small(c[to - 1], d[to - 1]) && to <= targets {
                 (c[to - 1], d[to - 1]) = (0.0, 0.0);
                 to -= 1;
             }

@@ -275,7 +275,7 @@ impl Tracker {
             for (path, step) in paths.iter().zip(steps) {
                 let declared = path.rates.at(k).unwrap_or(f64::NAN);
                 // (Schedulers reach the same rate by other roundings.)
-                if !((declared - step.rate).abs() <= 1e-9 * declared.abs()) {
+                if declared.is_nan() || (declared - step.rate).abs() > 1e-9 * declared.abs() {
                     return Err(DialError::NotDeclared { step: k, rate: step.rate, declared });
                 }
             }
@@ -492,7 +492,7 @@ impl Tracker {
         let coefficients = comparison.coefficients.clone();
         let certificate = misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from)[0];
         let rounding = precision.unit() * (coefficients.iter().map(|a| a.abs()).sum::<f64>() + last.abs());
-        if !inside && !(certificate + rounding <= OFFERED) {
+        if !inside && (certificate.is_nan() || certificate + rounding > OFFERED) {
             let what = match target {
                 Target::L2(l2) => format!("l2 {l2}"),
                 Target::Ema(decay) | Target::DebiasedEma(decay) => format!("an EMA of decay {decay}"),
