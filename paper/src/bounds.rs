@@ -1,11 +1,11 @@
 //! Theorems 1–3 against many noisy runs, and Theorem 4's bracket.
 
 use afterfit::Result;
-use afterfit::average::averages;
+use afterfit::run::{averages};
 use afterfit::objective::{DataError, Objective, Quadratic, Rows};
-use afterfit::optimizer::{Method, Optimizer, Preconditioner, RateSchedule};
-use afterfit::path::{Batches, LivePath, Path as _};
-use afterfit::scheme::{Answer, Scheme, Stride, Weighting};
+use afterfit::run::{Method, Trainer, Preconditioner, RateSchedule};
+use afterfit::run::{Batches, LivePath, Path as _};
+use afterfit::{Answer, Stride, Weighting};
 use afterfit::theory::{self, Noise, Setting};
 use faer::Mat;
 use rand::{RngExt, SeedableRng};
@@ -85,9 +85,9 @@ impl Objective for Noisy {
 /// `‖P w̃ − E[P w̃]‖` of every run, sorted.
 fn deviations(objective: &Noisy, method: &Method, steps: u64) -> Result<Vec<f64>> {
     let partial = |batches: Batches| -> Result<Vec<f64>> {
-        let optimizer = Optimizer::new(method.clone(), RateSchedule::Constant(RATE));
+        let optimizer = Trainer::new(method.clone(), RateSchedule::Constant(RATE));
         let mut path = LivePath::new(objective, optimizer, batches, steps, None)?;
-        let spent = 1.0 - Scheme::new(path.info())?.remaining(L2)?;
+        let spent = 1.0 - path.info().remaining(L2)?;
         let found = averages(&mut path, &[Weighting::L2(L2)], Answer::Normalized, Stride::Linear)?;
         Ok(found[0].weights.iter().map(|w| spent * w).collect())
     };

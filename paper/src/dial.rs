@@ -1,12 +1,14 @@
 //! The dial: error against λ and the number of nodes, under its certificate.
 
 use afterfit::Result;
-use afterfit::average::averages;
-use afterfit::dial::{Dial, Nodes, certificates};
+use afterfit::run::{averages};
+use afterfit::Nodes;
+use afterfit::certificate::certificates;
+use afterfit::dial::Dial;
 use afterfit::objective::Quadratic;
-use afterfit::optimizer::{Method, Optimizer, RateSchedule};
-use afterfit::path::{Batches, LivePath, Path as _};
-use afterfit::scheme::{Answer, Stride, Weighting};
+use afterfit::run::{Method, Trainer, RateSchedule};
+use afterfit::run::{Batches, LivePath, Path as _};
+use afterfit::{Answer, Stride, Weighting};
 use faer::Mat;
 
 use crate::experiment::{Outcome, Table};
@@ -25,7 +27,7 @@ pub(crate) fn dial(tick: &dyn Fn(&str)) -> Result<Outcome> {
     let linear_term = Mat::from_fn(WIDTH, 1, |i, _| spectrum[i]);
     let loss = Quadratic::diagonal(spectrum, linear_term)?;
     let path = || {
-        let optimizer = Optimizer::new(Method::Nesterov { momentum: 0.98 }, RateSchedule::Constant(RATE));
+        let optimizer = Trainer::new(Method::Nesterov { momentum: 0.98 }, RateSchedule::Constant(RATE));
         LivePath::new(&loss, optimizer, Batches::Full, STEPS, None)
     };
     let grid: Vec<f64> = (0..=200).map(|i| (FROM * (TO / FROM).powf(f64::from(i) / 200.0)).clamp(FROM, TO)).collect();
@@ -38,8 +40,8 @@ pub(crate) fn dial(tick: &dyn Fn(&str)) -> Result<Outcome> {
     for &count in &counts {
         tick(&format!("dial: {count} nodes"));
         let nodes = Nodes::new(FROM, TO, count)?;
-        let certificate = certificates(&nodes, &info, &grid, Answer::Regularized)?;
-        let mut dial = Dial::new(nodes, &info, &[0.0; WIDTH])?;
+        let certificate = certificates(&nodes, &info, &grid)?;
+        let mut dial = Dial::new(vec![nodes], &info, &[0.0; WIDTH])?;
         path()?.for_each(&mut |iterate| match iterate.rate {
             Some(rate) => dial.push(iterate.weights, rate),
             None => dial.finish(iterate.weights),

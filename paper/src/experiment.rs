@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use afterfit::Result;
-use afterfit::average::Average;
+use afterfit::sums::{Average};
 use afterfit::objective::Objective;
-use afterfit::optimizer::{Method, Optimizer, RateSchedule};
-use afterfit::path::{Batches, Iterate, LivePath, Path as _};
+use afterfit::run::{Method, Trainer, RateSchedule};
+use afterfit::run::{Batches, Iterate, LivePath, Path as _};
 use serde::{Deserialize, Serialize};
 
 use paper::plot::{Figure, png};
@@ -151,7 +151,7 @@ pub(crate) type Visitor<'a> = dyn FnMut(usize, &[f64], &[f64], &[f64]) -> Result
 
 impl Run<'_> {
     fn path(&self, batches: Batches, regularized: bool) -> Result<LivePath<'_>> {
-        let optimizer = Optimizer::new(self.method.clone(), RateSchedule::Constant(self.rate));
+        let optimizer = Trainer::new(self.method.clone(), RateSchedule::Constant(self.rate));
         let optimizer = if regularized { optimizer.regularized(self.l2) } else { optimizer };
         LivePath::new(self.objective, optimizer, batches, self.steps, None)
     }
@@ -169,11 +169,11 @@ impl Run<'_> {
     /// Visits `(k, w_k, w̃_k, regularized answer at k)` for every k.
     pub(crate) fn averaged(&self, batches: Batches, visit: &mut Visitor<'_>) -> Result<()> {
         let mut path = self.path(batches, false)?;
-        let recurrence = self.method.recurrence();
+        let optimizer = self.method.optimizer();
         let mut average = Average::new(path.center());
         path.for_each(&mut |Iterate { weights, rate, step }| {
             // The last iterate has no rate of its own; with that of the others its row is like every row.
-            average.push(weights, recurrence.decay(self.l2, rate.unwrap_or(self.rate), step));
+            average.push(weights, optimizer.steady(self.l2, rate.unwrap_or(self.rate), step));
             visit(step as usize, weights, &average.normalized(), &average.regularized())
         })
     }

@@ -2,8 +2,8 @@
 
 use afterfit::Result;
 use afterfit::objective::Quadratic;
-use afterfit::optimizer::Method;
-use afterfit::path::Batches;
+use afterfit::run::{Method};
+use afterfit::run::{Batches};
 use afterfit::theory::flow as exact;
 use faer::Mat;
 
@@ -32,12 +32,12 @@ struct Moment {
 /// w, w̃ and P_k of descent at rate η, at the times the flow calls the same: kη, or k√η for Nesterov.
 fn discrete(method: Method, rate: f64) -> Result<Vec<Moment>> {
     let loss = loss()?;
-    let pace = if method.recurrence() == afterfit::scheme::Recurrence::Descent { rate } else { rate.sqrt() };
+    let pace = if method.optimizer() == afterfit::Optimizer::Sgd { rate } else { rate.sqrt() };
     let run = Run { objective: &loss, method, rate, l2: L2, steps: (TIME / pace) as u64 };
     let mut points = Vec::new();
-    let (recurrence, mut left) = (run.method.recurrence(), 1.0);
+    let (optimizer, mut left) = (run.method.optimizer(), 1.0);
     run.averaged(Batches::Full, &mut |k, w, tilde, _| {
-        left *= recurrence.decay(L2, rate, k as u64).keep;
+        left *= optimizer.steady(L2, rate, k as u64).keep;
         points.push(Moment { time: k as f64 * pace, w: w[0], tilde: tilde[0], mass: 1.0 - left });
         Ok(())
     })?;

@@ -1,11 +1,11 @@
 //! Theorem 1* on real digits: an RBF kernel, and the neural tangent kernel of an infinitely wide ReLU network.
 
 use afterfit::Result;
-use afterfit::average::{averages, trace};
+use afterfit::run::{averages, trace};
 use afterfit::objective::{Features, Kernel, KernelRidge, Objective};
-use afterfit::optimizer::{Method, Optimizer, RateSchedule};
-use afterfit::path::{Batches, LivePath, Path as _};
-use afterfit::scheme::{Answer, Stride, Weighting};
+use afterfit::run::{Method, Trainer, RateSchedule};
+use afterfit::run::{Batches, LivePath, Path as _};
+use afterfit::{Answer, Stride, Weighting};
 use afterfit::theory::kernel_factor;
 use faer::Mat;
 
@@ -84,7 +84,7 @@ fn traced(
     to_alpha: &dyn Fn(&[f64]) -> Vec<f64>,
     predict: &dyn Fn(&[f64]) -> Result<Vec<f64>>,
 ) -> Result<Traced> {
-    let optimizer = Optimizer::new(method.clone(), RateSchedule::Constant(rate));
+    let optimizer = Trainer::new(method.clone(), RateSchedule::Constant(rate));
     let mut hats = Vec::new();
     LivePath::new(objective, optimizer.regularized(more), Batches::Full, STEPS, None)?.for_each(&mut |iterate| {
         hats.push(to_alpha(iterate.weights));
@@ -159,7 +159,7 @@ fn one_kernel(shown: Shown<'_>, digits: &Digits, outcome: &mut Outcome) -> Resul
     let explicit = ridge.functional()?.solve(more, &vec![0.0; TRAIN * 10], None)?;
     let mut path = LivePath::new(
         &functional,
-        Optimizer::new(Method::Nesterov { momentum: 0.95 }, RateSchedule::Constant(rate)),
+        Trainer::new(Method::Nesterov { momentum: 0.95 }, RateSchedule::Constant(rate)),
         Batches::Full,
         4000,
         None,

@@ -1,10 +1,10 @@
 //! Figures 4 and 5: linear and softmax regression on MNIST (or Fashion-MNIST), three optimizers, deterministic and stochastic.
 
 use afterfit::Result;
-use afterfit::data::{self, Format, Matrix, Source};
+use afterfit::table::{self, Format, Matrix, Source};
 use afterfit::objective::{Dense, Features, LeastSquares, Objective, Softmax};
-use afterfit::optimizer::{Method, Preconditioner};
-use afterfit::path::Batches;
+use afterfit::run::{Method, Preconditioner};
+use afterfit::run::{Batches};
 use afterfit::theory::convergence_factor;
 use anyhow::Context;
 use faer::Mat;
@@ -35,7 +35,7 @@ pub(crate) struct Images {
 pub(crate) fn load(name: &str, part: &str) -> anyhow::Result<Images> {
     let folder = paper::fetch(name)?;
     let path = folder.join(format!("{part}-images-idx3-ubyte"));
-    let Source::Arrays { features, target, .. } = data::read(&path, Format::of(&path)?, None, &[])? else {
+    let Source::Arrays { features, target, .. } = table::read(&path, Format::of(&path)?, None, &[])? else {
         anyhow::bail!("{}: not images", path.display());
     };
     let Matrix::Single(x) = features else { anyhow::bail!("{}: not images of bytes", path.display()) };
@@ -193,7 +193,7 @@ pub(crate) fn fig4(images: &Images, seed: u64, tick: &dyn Fn(&str)) -> Result<Ou
     let mut panels = Vec::new();
     for (name, title, method) in methods(&gram.hessian())? {
         tick(&format!("fig4 {title}"));
-        let recurrence = method.recurrence();
+        let optimizer = method.optimizer();
         let trio = trio(&gram, &rows, method, seed)?;
         panels.push(panel(title, &trio, 1e-16));
         outcome.tables.push(tables(&format!("fig4{suffix}-{name}"), &trio));
@@ -207,13 +207,13 @@ pub(crate) fn fig4(images: &Images, seed: u64, tick: &dyn Fn(&str)) -> Result<Ou
             "below 1e-12 at every k",
             worst < 1e-12,
         );
-        let factor = convergence_factor(recurrence, L2, RATE)?;
+        let factor = convergence_factor(optimizer, L2, RATE)?;
         // ŵ = P w̃ + R w at every step, so the distances stand in the ratio R/P.
         let fallen = det.tilde[last] / det.path[last];
-        let mass: f64 = (0..=STEPS).map(|k| recurrence.decay(L2, RATE, k).keep).product();
+        let mass: f64 = (0..=STEPS).map(|k| optimizer.steady(L2, RATE, k).keep).product();
         let expected = mass / (1.0 - mass);
         let misses = (10..=last).filter(|&k| det.tilde[k] > 1e-9).map(|k| {
-            let mass: f64 = (0..=k as u64).map(|k| recurrence.decay(L2, RATE, k).keep).product();
+            let mass: f64 = (0..=k as u64).map(|k| optimizer.steady(L2, RATE, k).keep).product();
             (det.tilde[k] / det.path[k] * (1.0 - mass) / mass - 1.0).abs()
         });
         let worst_miss = misses.fold(0.0, f64::max);

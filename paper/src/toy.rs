@@ -2,8 +2,8 @@
 
 use afterfit::Result;
 use afterfit::objective::Quadratic;
-use afterfit::optimizer::{Method, Preconditioner};
-use afterfit::path::Batches;
+use afterfit::run::{Method, Preconditioner};
+use afterfit::run::{Batches};
 use afterfit::theory::convergence_factor;
 use faer::Mat;
 
@@ -73,11 +73,11 @@ fn figure(toy: &Toy, outcome: &mut Outcome) -> Result<()> {
         Ok(())
     })?;
     // The authors' script divides every partial sum by the final mass, and records Nesterov's steps twice.
-    let recurrence = toy.method.recurrence();
+    let optimizer = toy.method.optimizer();
     let mut mass = 1.0;
     let spent: Vec<f64> = (0..=STEPS)
         .map(|k| {
-            mass *= recurrence.decay(L2, RATE, k).keep;
+            mass *= optimizer.steady(L2, RATE, k).keep;
             1.0 - mass
         })
         .collect();
@@ -89,7 +89,7 @@ fn figure(toy: &Toy, outcome: &mut Outcome) -> Result<()> {
         .collect();
     let errors = |points: &[Vec<f64>]| -> Vec<f64> { points.iter().zip(&hat).map(|(a, b)| distance_2(a, b)).collect() };
     let (e_w, e_tilde, e_answer, e_slip) = (errors(&w), errors(&tilde), errors(&regularized), errors(&slip));
-    let factor = convergence_factor(recurrence, L2, RATE)?;
+    let factor = convergence_factor(optimizer, L2, RATE)?;
     let anchor = 400;
     let start = e_tilde[anchor as usize] / factor.powi(anchor);
     let theory: Vec<f64> = (0..=STEPS as i32).map(|k| start * factor.powi(k)).collect();

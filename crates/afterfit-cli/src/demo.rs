@@ -4,13 +4,13 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
-use afterfit::data::{Matrix, Target};
 use afterfit::fit::{RidgeRun, SoftmaxRun};
 use afterfit::learn::{ModelChoice, Polish, Settings, Validation, learn};
 use afterfit::model::largest;
 use afterfit::objective::{Dense, Features, Softmax};
 use afterfit::polish::polish;
 use afterfit::select::split;
+use afterfit::table::{Matrix, Target};
 use anyhow::{Context, Result};
 
 use crate::fit::summary;

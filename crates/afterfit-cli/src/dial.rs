@@ -3,10 +3,12 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use afterfit::checkpoint::{Average, DialFile, Format, Reading};
-use afterfit::scheme::{Answer, Recurrence};
+use afterfit::checkpoint::{Average, DialReading, Format};
+use afterfit::dial::DialFile;
+use afterfit::weighting::gamma_of;
+use afterfit::{Answer, Family, Nodes, Target};
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::layout::{AnswerArg, LayoutArgs, in_name};
 use crate::output::{Advice, json as print_json, progress_bar, require_outputs, short, text};
@@ -24,9 +26,15 @@ pub(crate) enum Command {
 pub(crate) struct ReadArgs {
     /// A dial, from `afterfit average --dial`, `afterfit fit --dial` or a training loop.
     dial: PathBuf,
-    /// Strengths λ within the dial's range: one, a list, or a range such as 1e-4..1e-2:10.
-    #[arg(long, value_name = "LIST|RANGE")]
-    l2: Strengths,
+    /// Strengths λ: one, a list, or a range such as 1e-4..1e-2:10.
+    #[arg(long, value_name = "LIST|RANGE", required_unless_present_any = ["ema", "power_ema"])]
+    l2: Option<Strengths>,
+    /// Exponential moving averages, by what stays of them at each step.
+    #[arg(long, value_name = "DECAY", value_delimiter = ',')]
+    ema: Vec<f64>,
+    /// Power-function EMAs, by their width σ_rel.
+    #[arg(long, value_name = "SIGMA_REL", value_delimiter = ',')]
+    power_ema: Vec<f64>,
     /// Where to: a file for one strength, a folder for several.
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
@@ -62,22 +70,50 @@ pub(crate) fn run(command: &Command) -> Result<()> {
     }
 }
 
+/// What is read: its name in files, its value, and the target itself.
+struct Asked {
+    kind: &'static str,
+    value: f64,
+    target: Target,
+}
+
+fn asked(args: &ReadArgs) -> Result<Vec<Asked>> {
+    let l2 =
+        args.l2.iter().flat_map(Strengths::values).map(|&value| Asked { kind: "l2", value, target: Target::L2(value) });
+    let ema = args.ema.iter().map(|&value| Asked { kind: "ema", value, target: Target::Ema(value) });
+    let mut all: Vec<Asked> = l2.chain(ema).collect();
+    for &value in &args.power_ema {
+        all.push(Asked { kind: "power-ema", value, target: Target::PowerEma(gamma_of(value)?) });
+    }
+    Ok(all)
+}
+
+fn row_json(reading: &DialReading) -> Value {
+    json!({
+        "certificate": reading.certificate, "error": reading.error, "remaining": reading.remaining,
+        "status": reading.status.standing, "reason": reading.status.reason.to_string(),
+    })
+}
+
 fn read(args: &ReadArgs) -> Result<()> {
     let dial = DialFile::open(&args.dial)?;
+    let series = dial.series(&args.dial);
     let layout = args.layout.of(&args.output)?;
     if !args.quiet {
-        dial.remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+        dial.texts("remarks").iter().for_each(|remark| eprintln!("note: {remark}"));
     }
-    let strengths = args.l2.values();
+    let strengths = asked(args)?;
     let answer = Answer::from(args.answer);
-    let readings = dial.readings(strengths, answer)?;
-    let folders = dial.series.writes_folders(&layout);
-    let paths: Vec<PathBuf> = match strengths {
+    let targets: Vec<Target> = strengths.iter().map(|asked| asked.target.clone()).collect();
+    let readings: Vec<DialReading> =
+        targets.iter().map(|target| dial.reading(target, answer)).collect::<afterfit::Result<_>>()?;
+    let folders = series.writes_folders(&layout);
+    let paths: Vec<PathBuf> = match &strengths[..] {
         [_] => vec![args.output.clone()],
         _ => strengths
             .iter()
-            .map(|&l2| {
-                let stem = format!("l2-{}", in_name(l2));
+            .map(|asked| {
+                let stem = format!("{}-{}", asked.kind, in_name(asked.value));
                 args.output.join(if folders { stem } else { format!("{stem}.{}", layout.format.ending()) })
             })
             .collect(),
@@ -105,12 +141,12 @@ fn read(args: &ReadArgs) -> Result<()> {
     require_outputs(&paths.iter().collect::<Vec<_>>(), &[&args.dial], args.force)?;
     let mut averages: Vec<Average> = paths
         .iter()
-        .zip(&readings)
-        .map(|(path, reading)| {
+        .zip(strengths.iter().zip(&readings))
+        .map(|(path, (asked, reading))| {
             let record = json!({
                 "kind": "average",
                 "version": env!("CARGO_PKG_VERSION"),
-                "strength": { "l2": reading.l2 },
+                "strength": { asked.kind: asked.value },
                 "answer": answer,
                 "dial": args.dial.display().to_string(),
                 "certificate": reading.certificate,
@@ -120,28 +156,29 @@ fn read(args: &ReadArgs) -> Result<()> {
             Average { path: path.clone(), weights: Vec::new(), record: record.to_string() }
         })
         .collect();
-    let bar = progress_bar(dial.series.model_bytes() * (dial.nodes.l2().len() as u64 + 2), args.quiet);
-    let written = dial.write(strengths, answer, &mut averages, &layout, &|bytes| bar.inc(bytes));
+    let bar = progress_bar(series.model_bytes() * (dial.tracker.sums() as u64 + 2), args.quiet);
+    let written = dial.write(&series, &targets, answer, &mut averages, &layout, &|bytes| bar.inc(bytes));
     bar.finish_and_clear();
     if written.is_err() && made {
         let _ = std::fs::remove_dir(&args.output);
     }
     written?;
+    let rows = || paths.iter().zip(strengths.iter().zip(&readings));
     if args.json {
-        let row = |(path, reading): (&PathBuf, &Reading)| {
-            json!({
-                "path": path.display().to_string(), "l2": reading.l2, "certificate": reading.certificate, "error": reading.error,
-                "remaining": reading.remaining,
-            })
+        let row = |(path, (asked, reading)): (&PathBuf, (&Asked, &DialReading))| {
+            let mut row = row_json(reading);
+            row["path"] = json!(path.display().to_string());
+            row[asked.kind] = json!(asked.value);
+            row
         };
-        return print_json(&json!({ "outputs": paths.iter().zip(&readings).map(row).collect::<Vec<_>>() }));
+        return print_json(&json!({ "outputs": rows().map(row).collect::<Vec<_>>() }));
     }
-    let mut out = format!("{:>10}  {:>11}  {:>9}  output\n", "λ", "error below", "unspent");
-    for (path, reading) in paths.iter().zip(&readings) {
+    let mut out = format!("{:>10}  {:>11}  {:>9}  output\n", "strength", "error below", "unspent");
+    for (path, (asked, reading)) in rows() {
         let _ = writeln!(
             out,
             "{:>10}  {:>11}  {:>9}  {}",
-            short(reading.l2),
+            short(asked.value),
             short(reading.error),
             short(reading.remaining),
             path.display()
@@ -150,49 +187,65 @@ fn read(args: &ReadArgs) -> Result<()> {
     text(&out)
 }
 
+/// A few values of a family's range, and the targets they stand for.
+fn sample(nodes: &Nodes) -> Vec<(f64, Target)> {
+    let (from, to) = nodes.range();
+    let values = (0..=8).map(|i| (from * (to / from).powf(f64::from(i) / 8.0)).clamp(from, to));
+    values
+        .map(|value| match nodes.family() {
+            Family::L2 => (value, Target::L2(value)),
+            Family::Ema => (value, Target::Ema(1.0 - 1.0 / value)),
+            Family::PowerEma => (value, Target::PowerEma(value - 1.0)),
+        })
+        .collect()
+}
+
 fn info(args: &InfoArgs) -> Result<()> {
     let dial = DialFile::open(&args.dial)?;
+    let remarks = dial.texts("remarks");
     if !args.json {
-        dial.remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+        remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
     }
-    let (from, to) = dial.nodes.range();
-    let grid: Vec<f64> = (0..=8).map(|i| (from * (to / from).powf(f64::from(i) / 8.0)).clamp(from, to)).collect();
-    let readings = dial.readings(&grid, Answer::Regularized)?;
-    let numbers: u64 = dial.series.tensors.iter().map(afterfit::checkpoint::Tensor::len).sum();
-    if args.json {
-        let rows: Vec<_> = readings
-            .iter()
-            .map(|r| json!({ "l2": r.l2, "certificate": r.certificate, "error": r.error, "remaining": r.remaining }))
-            .collect();
-        return print_json(&json!({
-            "from": from, "to": to, "nodes": dial.nodes.l2(), "steps": dial.steps, "recurrence": dial.recurrence,
-            "rates": dial.runs, "reach": dial.reach, "tensors": dial.series.tensors.len(), "numbers": numbers,
-            "readings": rows, "remarks": dial.remarks, "checkpoints": dial.checkpoints,
+    let tracker = &dial.tracker;
+    let numbers: usize = dial.parts.iter().map(afterfit::dial::Part::len).sum();
+    let reach = dial.reach.iter().copied().fold(0.0, f64::max);
+    let mut out = String::new();
+    let mut families = Vec::new();
+    for nodes in tracker.nodes() {
+        let (from, to) = nodes.range();
+        let _ = writeln!(out, "\n{} from {} to {}, {} nodes", nodes.family(), short(from), short(to), nodes.len());
+        let _ = writeln!(out, "{:>10}  {:>11}  {:>9}", "value", "error below", "unspent");
+        let mut rows = Vec::new();
+        for (value, target) in sample(nodes) {
+            let reading = dial.reading(&target, Answer::Regularized)?;
+            let _ =
+                writeln!(out, "{:>10}  {:>11}  {:>9}", short(value), short(reading.error), short(reading.remaining));
+            let mut row = row_json(&reading);
+            row["value"] = json!(value);
+            rows.push(row);
+        }
+        families.push(json!({
+            "family": nodes.family(), "from": from, "to": to, "nodes": nodes.values(), "readings": rows,
         }));
     }
-    let scheme = match dial.recurrence {
-        Recurrence::HeavyBall { momentum } => format!("heavy ball, momentum {momentum}"),
-        Recurrence::Nesterov { momentum } => format!("nesterov, momentum {momentum}"),
-        Recurrence::NesterovPaper { alpha } => format!("the paper's nesterov, alpha {alpha}"),
-        Recurrence::Preconditioned => "preconditioned descent".into(),
-        _ => "sgd".into(),
-    };
-    let mut out = format!(
-        "{}: {} nodes over λ = {} … {}\nmodel     {} tensors, {numbers} numbers\npath      {scheme}, {} steps; the farthest any weight moved is {}\n\n{:>10}  {:>11}  {:>9}\n",
-        args.dial.display(),
-        dial.nodes.l2().len(),
-        short(from),
-        short(to),
-        dial.series.tensors.len(),
-        dial.steps,
-        short(dial.reach),
-        "λ",
-        "error below",
-        "unspent",
-    );
-    for reading in readings {
-        let _ =
-            writeln!(out, "{:>10}  {:>11}  {:>9}", short(reading.l2), short(reading.error), short(reading.remaining));
+    if args.json {
+        let groups: Vec<Value> =
+            tracker.paths().iter().map(|path| json!({ "optimizer": path.optimizer, "rates": path.rates })).collect();
+        return print_json(&json!({
+            "families": families, "groups": groups, "group_masses": tracker.group_masses(), "steps": tracker.steps(),
+            "precision": dial.precision, "reach": reach, "tensors": dial.parts.len(), "numbers": numbers,
+            "remarks": remarks, "checkpoints": dial.texts("checkpoints"),
+        }));
     }
-    text(&out)
+    let mut optimizers: Vec<String> = tracker.paths().iter().map(|path| path.optimizer.to_string()).collect();
+    optimizers.dedup();
+    text(&format!(
+        "{}: {} sums\nmodel     {} tensors, {numbers} numbers\npath      {}, {} steps; the farthest any weight moved is {}\n{out}",
+        args.dial.display(),
+        tracker.sums(),
+        dial.parts.len(),
+        optimizers.join("; "),
+        tracker.steps(),
+        short(reach),
+    ))
 }

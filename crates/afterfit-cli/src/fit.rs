@@ -3,18 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use afterfit::data::{Format, Matrix, Missing, ReadError, Recipe, Source, Target, read};
 use afterfit::fit::{RidgeRun, SoftmaxRun};
 use afterfit::learn::{Learned, ModelChoice, Polish, Row, Seconds, Settings, Validation, learn};
 use afterfit::objective::Kernel;
-use afterfit::optimizer::Method;
-use afterfit::scheme::Recurrence;
+use afterfit::run::Method;
+use afterfit::table::{Format, Matrix, Missing, Recipe, Source, TableError, Target, read};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::optimizer::OptimizerArgs;
 use crate::output::{self, Advice, short};
-use crate::recurrence::Optimizer;
 use crate::report::{self, Report};
 use crate::strengths::Strengths;
 use crate::table;
@@ -124,8 +123,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "test")]
     test_target: Option<String>,
     /// The optimizer (default: preconditioned descent for linear and kernel, nesterov for softmax).
-    #[arg(long, value_enum)]
-    optimizer: Option<Optimizer>,
+    #[arg(long, value_name = "NAME", value_parser = ["sgd", "preconditioned", "heavy-ball", "nesterov", "nesterov-paper"])]
+    optimizer: Option<String>,
     /// Momentum of heavy-ball and nesterov.
     #[arg(long, value_name = "M")]
     momentum: Option<f64>,
@@ -311,41 +310,41 @@ pub(crate) fn summary(learned: &Learned) -> String {
 /// Adds advice to the errors that have an obvious way out.
 pub(crate) fn explain(error: afterfit::Error) -> anyhow::Error {
     use afterfit::objective::DataError;
-    use afterfit::optimizer::OptimizerError;
+    use afterfit::run::RunError;
     match &error {
         afterfit::Error::Data(DataError::Classes { classes }) => Advice::error(
             format!("the target has only {classes} class: nothing can be told apart"),
             "check --target; for a number use --model linear",
         ),
-        afterfit::Error::Optimizer(OptimizerError::Diverged { safe, .. } | OptimizerError::Worse { safe, .. }) => {
+        afterfit::Error::Run(RunError::Diverged { safe, .. } | RunError::Worse { safe, .. }) => {
             Advice::error(error.to_string(), format!("try --rate {} or leave --rate out", short(*safe)))
         }
-        afterfit::Error::Read(inner) => advise(inner).unwrap_or_else(|| error.into()),
+        afterfit::Error::Table(inner) => advise(inner).unwrap_or_else(|| error.into()),
         _ => error.into(),
     }
 }
 
-fn advise(error: &ReadError) -> Option<anyhow::Error> {
+fn advise(error: &TableError) -> Option<anyhow::Error> {
     let hint = match error {
-        ReadError::MissingValues { .. } => {
+        TableError::MissingValues { .. } => {
             "fit --missing drop leaves such rows out, fit --missing mean fills numbers in (a target it does not)"
         }
-        ReadError::AllMissing { column } => {
+        TableError::AllMissing { column } => {
             return Some(Advice::error(error.to_string(), format!("leave it out with --drop {column}")));
         }
-        ReadError::TooManyCategories { column, .. } => {
+        TableError::TooManyCategories { column, .. } => {
             return Some(Advice::error(
                 error.to_string(),
                 format!("it looks like an identifier: leave it out with --drop {column}"),
             ));
         }
-        ReadError::MostlyNumbers { column, .. } => {
+        TableError::MostlyNumbers { column, .. } => {
             let hint = format!(
                 "mend them, leave the field empty (see --missing), or leave the column out with --drop {column}"
             );
             return Some(Advice::error(error.to_string(), hint));
         }
-        ReadError::UnknownFormat { .. } => "name it with --format csv|parquet|npy|npz|libsvm|idx",
+        TableError::UnknownFormat { .. } => "name it with --format csv|parquet|npy|npz|libsvm|idx",
         _ => return None,
     };
     Some(Advice::error(error.to_string(), hint))
@@ -469,7 +468,7 @@ fn choose_model(args: &Args, table: &Prepared) -> Result<(ModelChoice, &'static 
 fn refuse_pointless(args: &Args, model: ModelChoice) -> Result<()> {
     let softmax = model == ModelChoice::Softmax;
     let kernel = matches!(model, ModelChoice::Kernel(_));
-    let paper = args.optimizer == Some(Optimizer::NesterovPaper);
+    let paper = args.optimizer.as_deref() == Some("nesterov-paper");
     let pointless = [
         ("--batch", args.batch.is_some() && !softmax, "--model softmax"),
         ("--no-rescale", args.no_rescale && !softmax, "--model softmax"),
@@ -519,29 +518,25 @@ fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Setting
         (None, Some(count)) => Validation::Folds(count),
         (None, None) => Validation::Share(args.validation),
     };
-    let optimizer = crate::recurrence::OptimizerArgs {
-        optimizer: args.optimizer.unwrap_or(Optimizer::Preconditioned),
+    let named = OptimizerArgs {
+        optimizer: args.optimizer.clone(),
         momentum: args.momentum,
         alpha: args.alpha,
+        ..OptimizerArgs::default()
     };
-    let (ridge, method) = match (args.optimizer, model) {
+    let (ridge, method) = match (args.optimizer.as_deref(), model) {
         (None, _) if args.momentum.is_none() => (None, None),
         (None, ModelChoice::Softmax) => (None, args.momentum.map(|momentum| Method::Nesterov { momentum })),
-        (Some(Optimizer::Preconditioned), ModelChoice::Softmax) => {
+        (Some("preconditioned"), ModelChoice::Softmax) => {
             return Err(Advice::error(
                 "--optimizer preconditioned averages different coordinates over different times, which only quadratic losses forgive",
                 "use --optimizer nesterov, heavy-ball or sgd for softmax",
             ));
         }
         _ => {
-            let recurrence = optimizer.recurrence()?;
-            let method = match recurrence {
-                Recurrence::HeavyBall { momentum } => Method::HeavyBall { momentum },
-                Recurrence::Nesterov { momentum } => Method::Nesterov { momentum },
-                Recurrence::NesterovPaper { alpha } => Method::NesterovPaper { alpha },
-                _ => Method::Descent,
-            };
-            (Some(recurrence), Some(method))
+            let optimizer = named.named("preconditioned")?;
+            let method = (model == ModelChoice::Softmax).then(|| Method::of(optimizer)).transpose();
+            (Some(optimizer), method.map_err(afterfit::Error::from)?)
         }
     };
     Ok(Settings {
@@ -550,7 +545,7 @@ fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Setting
         validation,
         bias: args.bias,
         standardize: args.standardize,
-        ridge: RidgeRun { recurrence: ridge, rate: args.rate, steps: args.steps, ..RidgeRun::default() },
+        ridge: RidgeRun { optimizer: ridge, rate: args.rate, steps: args.steps, ..RidgeRun::default() },
         classes: treat_as_classes(args, table),
         softmax: SoftmaxRun {
             method,

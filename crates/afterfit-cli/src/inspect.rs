@@ -1,4 +1,4 @@
-//! `afterfit inspect`: what a model, dial, path or checkpoint file holds.
+//! `afterfit inspect`: what a model, dial or checkpoint file holds.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ const MOST_TEXT: usize = 400;
 const MOST_TENSORS: usize = 60;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let contents = afterfit::inspect(&args.file)?;
+    let contents = afterfit::checkpoint::inspect(&args.file)?;
     if args.json {
         return json(&contents);
     }

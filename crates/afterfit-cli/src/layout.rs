@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use afterfit::Answer;
 use afterfit::checkpoint::{Format, Layout, number};
-use afterfit::scheme::Answer;
 use anyhow::Result;
 use clap::ValueEnum;
 

@@ -11,10 +11,10 @@ mod evaluate;
 mod fit;
 mod inspect;
 mod layout;
+mod optimizer;
 mod output;
 mod plan;
 mod predict;
-mod recurrence;
 mod report;
 mod strengths;
 mod table;
@@ -54,7 +54,7 @@ enum Command {
     /// Read models off a dial.
     #[command(subcommand, allow_negative_numbers = true)]
     Dial(dial::Command),
-    /// Say what a model, dial, path or checkpoint file holds.
+    /// Say what a model, dial or checkpoint file holds.
     Inspect(inspect::Args),
     /// Well-known data sets.
     #[command(subcommand)]

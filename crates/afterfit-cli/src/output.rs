@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 
 use serde::Serialize;
 
@@ -125,17 +124,7 @@ fn folder_of(file: &Path) -> &Path {
 
 /// Writes a whole file under a temporary name and renames it: never half a file under the final name.
 pub(crate) fn write_file(file: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let name = || file.display().to_string();
-    let mut temporary = tempfile::NamedTempFile::new_in(folder_of(file)).with_context(name)?;
-    temporary.write_all(bytes).with_context(name)?;
-    temporary.as_file().sync_all().with_context(name)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        temporary.as_file().set_permissions(std::fs::Permissions::from_mode(0o644)).with_context(name)?;
-    }
-    temporary.persist(file).map_err(|error| error.error).with_context(name)?;
-    Ok(())
+    Ok(afterfit::files::atomic::write(file, bytes)?)
 }
 
 /// Shows that long work goes on, and for how long already; nothing when stderr is not a terminal.

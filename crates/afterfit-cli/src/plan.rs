@@ -1,11 +1,12 @@
 //! `afterfit plan`: what a dial would cost and how good it would be.
 
-use afterfit::dial::{Plan, plan};
-use afterfit::scheme::PathInfo;
+use afterfit::checkpoint::RateSource;
+use afterfit::plan::{Plan, plan};
+use afterfit::{Family, PathInfo};
 use anyhow::Result;
 
+use crate::optimizer::OptimizerArgs;
 use crate::output::{Advice, Bytes, json, short, text};
-use crate::recurrence;
 use crate::strengths::Strengths;
 
 /// A plan looks at every step for every node and strength: a bound on its time.
@@ -16,9 +17,9 @@ pub(crate) struct Args {
     /// The range of strengths to be read off the dial, like 1e-5..1e-2.
     #[arg(long, value_name = "RANGE")]
     l2: Strengths,
-    /// Rate η of the training run.
-    #[arg(long, value_name = "R")]
-    rate: f64,
+    /// Rate η of the training run: 0.1, or 0.1,50000:0.01 (from step 50000 on, 0.01).
+    #[arg(long, value_name = "SCHEDULE")]
+    rate: RateSource,
     /// Steps of the training run.
     #[arg(long, value_name = "K")]
     steps: u64,
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "T", default_value_t = 1e-3)]
     tolerance: f64,
     #[command(flatten)]
-    optimizer: recurrence::OptimizerArgs,
+    optimizer: OptimizerArgs,
     /// Print one line of JSON.
     #[arg(long)]
     json: bool,
@@ -43,15 +44,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "steps count only through rate × steps: plan with ten times the rate and a tenth of the steps",
         ));
     }
-    let info = PathInfo {
-        recurrence: args.optimizer.recurrence()?,
-        rates: vec![args.rate; args.steps as usize],
-        quadratic: false,
-        stochastic: true,
-        shape: [1, 1],
-        factors: None,
-    };
-    let found = plan(from, to, &info, args.params as usize, args.tolerance)?;
+    let path = PathInfo::new(args.optimizer.named("sgd")?, args.rate.rates(args.steps)?);
+    let found = plan(Family::L2, from, to, &path, args.params as usize, args.tolerance)?;
     if args.json {
         return json(&found);
     }

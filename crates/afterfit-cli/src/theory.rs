@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::json as object;
 
 use crate::output::{Advice, json, short, text};
-use crate::recurrence::Optimizer;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -33,8 +32,8 @@ enum NoiseKind {
 #[derive(clap::Args)]
 pub(crate) struct Bound {
     /// sgd (Theorem 1), preconditioned (2) or nesterov-paper (3).
-    #[arg(long, value_enum, default_value_t = Optimizer::Sgd)]
-    optimizer: Optimizer,
+    #[arg(long, value_name = "NAME", default_value = "sgd", value_parser = crate::optimizer::names(), hide_possible_values = true)]
+    optimizer: String,
     /// Rate η (the smallest, if it varies).
     #[arg(long, value_name = "R")]
     rate: f64,
@@ -136,16 +135,16 @@ fn bound(args: &Bound) -> Result<()> {
     let need = |value: Option<f64>, option: &str, what: &str| {
         value.ok_or_else(|| Advice::error(format!("this bound needs {option}"), format!("{option} is {what}")))
     };
-    let epsilon = match args.optimizer {
-        Optimizer::Sgd => theory::sgd_deviation(&setting)?,
-        Optimizer::Preconditioned => {
+    let epsilon = match args.optimizer.as_str() {
+        "sgd" => theory::sgd_deviation(&setting)?,
+        "preconditioned" => {
             theory::psgd_deviation(&setting, need(args.condition, "--condition", "the condition number of Q")?)?
         }
-        Optimizer::NesterovPaper => theory::nsgd_deviation(
+        "nesterov-paper" => theory::nsgd_deviation(
             &setting,
             need(args.lambda_min, "--lambda-min", "the smallest eigenvalue of the Hessian")?,
         )?,
-        Optimizer::HeavyBall | Optimizer::Nesterov => {
+        _ => {
             return Err(Advice::error(
                 "no deviation bound is known for this optimizer",
                 "bounds exist for --optimizer sgd, preconditioned and nesterov-paper",

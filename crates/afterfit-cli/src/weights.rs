@@ -2,12 +2,14 @@
 
 use std::fmt::Write;
 
-use afterfit::scheme::{Answer, PathInfo, Scheme, Weighting};
+use afterfit::checkpoint::RateSource;
+use afterfit::mass::Rule;
+use afterfit::{Answer, Optimizer, PathInfo};
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::optimizer::OptimizerArgs;
 use crate::output::{Advice, json, short, text};
-use crate::recurrence;
 
 /// More steps than a listing can hold.
 const MOST_STEPS: u64 = 10_000_000;
@@ -15,10 +17,10 @@ const MOST_STEPS: u64 = 10_000_000;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    optimizer: recurrence::OptimizerArgs,
-    /// Rate η, the same at every step.
-    #[arg(long, value_name = "R")]
-    rate: f64,
+    optimizer: OptimizerArgs,
+    /// Rate η: 0.1, or 0.1,150:0.01 (from step 150 on, 0.01).
+    #[arg(long, value_name = "SCHEDULE")]
+    rate: RateSource,
     /// Strength λ, next to a mean loss.
     #[arg(long, value_name = "L")]
     l2: f64,
@@ -33,39 +35,50 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Output {
     l2: f64,
-    ratio: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio: Option<f64>,
     weights: Vec<f64>,
     remaining: f64,
     exact: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let recurrence = args.optimizer.recurrence()?;
+    let optimizer = args.optimizer.named("sgd")?;
     if args.steps > MOST_STEPS {
         return Err(Advice::error(
             format!("--steps {} is more than the {MOST_STEPS} that can be listed", args.steps),
             "the weights fall by the same ratio at every step: fewer steps show it",
         ));
     }
-    let info = PathInfo {
-        recurrence,
-        rates: vec![args.rate; args.steps as usize],
-        quadratic: true,
-        stochastic: false,
-        shape: [1, 1],
-        factors: None,
+    let rates = args.rate.rates(args.steps)?;
+    let path = PathInfo::quadratic(optimizer, rates);
+    let mut weights = path.weights(args.l2, Answer::Regularized)?;
+    // With momentum under a schedule, and for Adam, every weight has its own.
+    let ratio = match path.rates.at(0).filter(|_| path.rule() == Rule::Closed && path.rates.is_constant()) {
+        Some(rate) => Some(afterfit::theory::convergence_factor(optimizer, args.l2, rate)?),
+        None => None,
     };
-    let scheme = Scheme::new(&info)?;
-    let ratio = afterfit::theory::convergence_factor(recurrence, args.l2, args.rate)?;
-    let mut weights = scheme.weights(Weighting::L2(args.l2), Answer::Regularized)?;
     let remaining = weights.pop().unwrap_or(1.0);
-    let output = Output { l2: args.l2, ratio, weights, remaining, exact: true };
+    let output = Output {
+        l2: args.l2,
+        ratio,
+        weights,
+        remaining,
+        exact: !matches!(optimizer, Optimizer::Adam { .. } | Optimizer::Heuristic(_)),
+    };
     if args.json {
         return json(&output);
     }
-    let (penalty, l2) = (recurrence.penalty(), short(args.l2));
-    let mut table = format!("penalty  λ·{penalty} with λ = {l2} and c = w_0 (exact on a quadratic loss)\n");
-    let _ = writeln!(table, "ratio    {ratio:.9} from one weight to the next\n\n   k  weight of w_k");
+    let (penalty, l2) = (optimizer.penalty(), short(args.l2));
+    let how = match (output.exact, path.status()) {
+        (true, _) => "exact on a quadratic loss".to_owned(),
+        (false, status) => format!("{}: {}", status.standing, status.reason),
+    };
+    let mut table = format!("penalty  λ·{penalty} with λ = {l2} and c = w_0 ({how})\n");
+    if let Some(ratio) = ratio {
+        let _ = writeln!(table, "ratio    {ratio:.9} from one weight to the next");
+    }
+    table.push_str("\n   k  weight of w_k\n");
     let shown = output.weights.len().min(20);
     for (k, weight) in output.weights[..shown].iter().enumerate() {
         let _ = writeln!(table, "{k:>4}  {weight:.6e}");

@@ -185,7 +185,7 @@ impl fmt::Display for Window {
 /// One weight for each kept iterate, and what is known of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weighted {
-    /// They sum to 1, unless given by hand.
+    /// They sum to 1.
     pub weights: Vec<f64>,
     /// How exact.
     pub status: Status,
@@ -374,7 +374,9 @@ impl Weighting {
                 for &weight in weights {
                     require(weight.is_finite(), "weight", weight, "finite")?;
                 }
-                return Ok(weights.clone());
+                let total: f64 = weights.iter().sum();
+                require((total - 1.0).abs() <= 1e-6, "sum of the weights", total, "1")?;
+                weights.clone()
             }
             Self::L2(_) | Self::Schedule { .. } => {
                 // (Their callers ask for them with a path.)

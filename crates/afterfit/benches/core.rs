@@ -6,12 +6,14 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use afterfit::average::{Bank, averages};
-use afterfit::dial::{Dial, Nodes};
+use afterfit::run::{averages};
+use afterfit::sums::{Bank};
+use afterfit::Nodes;
+use afterfit::dial::Dial;
 use afterfit::objective::{Dense, Features, LeastSquares, Objective, Rows, Shift, Softmax};
-use afterfit::optimizer::{Method, Optimizer, RateSchedule};
-use afterfit::path::{Batches, LivePath, Path, Recording, StoredPath, record};
-use afterfit::scheme::{Answer, Stride, Weighting};
+use afterfit::run::{Method, Trainer, RateSchedule};
+use afterfit::run::{Batches, LivePath, Path};
+use afterfit::{Answer, Stride, Weighting};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -61,7 +63,7 @@ fn main() {
 
 /// A 16-node dial on softmax, batch 500: its share of a training step.
 fn dial_beside_gradient(softmax: &Softmax<f32>) {
-    let optimizer = Optimizer::new(Method::Nesterov { momentum: 0.98 }, RateSchedule::Constant(0.02));
+    let optimizer = Trainer::new(Method::Nesterov { momentum: 0.98 }, RateSchedule::Constant(0.02));
     let mut path = LivePath::new(
         softmax,
         optimizer,
@@ -78,7 +80,7 @@ fn dial_beside_gradient(softmax: &Softmax<f32>) {
     .unwrap();
     let info = path.info().clone();
     let center = vec![0.0; softmax.width()];
-    let new_dial = || Dial::new(Nodes::new(1e-5, 1.0, 16).unwrap(), &info, &center).unwrap();
+    let new_dial = || Dial::new(vec![Nodes::new(1e-5, 1.0, 16).unwrap()], &info, &center).unwrap();
     let (gradient, dial) = in_turns(7, &mut || path.for_each(&mut |_| Ok(())).unwrap(), &mut || {
         let mut dial = new_dial();
         for iterate in &iterates[..240] {
@@ -188,7 +190,7 @@ fn stored_path() {
     let file = folder.path().join("path.safetensors");
     let quadratic =
         afterfit::objective::Quadratic::diagonal(vec![1.0; width], faer::Mat::from_fn(width, 1, |_, _| 1.0)).unwrap();
-    let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.01));
+    let optimizer = Trainer::new(Method::Descent, RateSchedule::Constant(0.01));
     let mut path = LivePath::new(&quadratic, optimizer, Batches::Full, 499, None).unwrap();
     record(&mut path, Recording::Every(1), &file).unwrap();
     let strengths: Vec<Weighting> = (0..100).map(|i| Weighting::L2(10_f64.powf(-4.0 + 0.06 * f64::from(i)))).collect();
@@ -221,7 +223,7 @@ fn gram_space(x: Features<f32>, labels: &[u32]) {
         3,
         &mut || {
             let gram = squares.gram().unwrap();
-            let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.01));
+            let optimizer = Trainer::new(Method::Descent, RateSchedule::Constant(0.01));
             let mut path = LivePath::new(&gram, optimizer, Batches::Full, 500, None).unwrap();
             black_box(averages(&mut path, &strengths, Answer::Regularized, Stride::Linear).unwrap());
         },

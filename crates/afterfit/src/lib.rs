@@ -5,19 +5,17 @@
 //! identity, at every step; elsewhere it is a good approximation, and the library says which.
 //!
 //! ```
-//! use afterfit::average::averages;
 //! use afterfit::objective::{Dense, Features, LeastSquares};
-//! use afterfit::optimizer::{Method, Optimizer, RateSchedule};
-//! use afterfit::path::{Batches, LivePath};
-//! use afterfit::scheme::{Answer, Stride, Weighting};
+//! use afterfit::run::{Batches, LivePath, Method, RateSchedule, Trainer, averages};
+//! use afterfit::{Answer, Stride, Weighting};
 //!
 //! # fn main() -> afterfit::Result<()> {
 //! let x = Features::Dense(Dense::new(4, 2, vec![1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 1.0])?);
 //! let loss = LeastSquares::new(x, vec![1.0, 2.0, 3.0, 4.0], 1, 0.0, false)?;
 //!
 //! // One ordinary training run …
-//! let optimizer = Optimizer::new(Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.3));
-//! let mut path = LivePath::new(&loss, optimizer, Batches::Full, 2000, None)?;
+//! let trainer = Trainer::new(Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.3));
+//! let mut path = LivePath::new(&loss, trainer, Batches::Full, 2000, None)?;
 //!
 //! // … and every ridge model of it.
 //! let strengths = [0.01, 0.1, 1.0];
@@ -31,27 +29,42 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The flow goes one way: [`objective`] → [`optimizer`] → [`path`] → [`average`] or [`dial`], with the weights from
-//! [`scheme`]. [`theory`] says how good an answer must be.
+//! Scalars ([`afterfit_core`]: which weight each iterate gets), [`sums`] (vectors added up) and [`files`] are kept apart;
+//! a [`dial`] is the first two, and everything that learns stands on them: [`objective`] → [`run`] → [`fit`] → [`learn`] for
+//! tables, [`checkpoint`] for networks. Cargo features: `tables`, `checkpoints`; without them there is the dial and little else.
 
-pub mod average;
+#[cfg(feature = "checkpoints")]
 pub mod checkpoint;
-pub mod data;
 pub mod dial;
 mod error;
+pub mod files;
+#[cfg(feature = "tables")]
 pub mod fit;
+#[cfg(feature = "tables")]
 pub mod learn;
+#[cfg(feature = "tables")]
 pub mod model;
+#[cfg(feature = "tables")]
 pub mod objective;
-pub mod optimizer;
-pub mod path;
+#[cfg(feature = "tables")]
 pub mod polish;
-pub mod scheme;
+#[cfg(feature = "tables")]
+pub mod run;
+#[cfg(feature = "tables")]
 pub mod select;
-mod store;
-pub mod theory;
+pub mod sums;
+#[cfg(feature = "tables")]
+pub mod table;
 mod threads;
 
-pub use error::{Error, OutOfRange, Result};
-pub use store::{Contents, StoreError, TensorSummary, inspect};
+pub use afterfit_core::{
+    Answer, Combination, Decay, DialError, Family, GroupMasses, Groups, Heuristic, Mass, Nodes, Optimizer, OutOfRange,
+    PathInfo, RateRun, Rates, Reason, Standing, Status, Stride, Target, Tracker, Weighting,
+};
+#[doc(no_inline)]
+pub use afterfit_core::{
+    adjoint, certificate, groups, mass, nodes, optimizer, path, plan, rates, schedule, status, stride, theory, tracker,
+    weighting,
+};
+pub use error::{Error, Result};
 pub use threads::set_threads;

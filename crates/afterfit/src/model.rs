@@ -3,14 +3,17 @@
 //! Tensors: `weight` (outputs × features) and `bias` (outputs), the names and layout of a torch `Linear`; for kernel
 //! models also `support`, the training rows. Everything else is in the metadata.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Matrix, Recipe};
 use crate::error::Result;
+use crate::files::FileError;
+use crate::files::safetensors::{KEY, Reader, draft_safetensors, write_f64};
 use crate::objective::{DataError, Dense, Element, Features, Kernel};
-use crate::store::{Reader, StoreError, Writer};
+use crate::table::{Matrix, Recipe};
 
 /// What kind of model it is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -43,7 +46,7 @@ pub struct About {
     /// Always "model".
     pub kind: String,
     /// Of the file's layout.
-    pub version: u32,
+    pub version: u64,
     /// Of the program that wrote it.
     pub afterfit: String,
     /// Linear, softmax or kernel.
@@ -65,6 +68,7 @@ pub struct About {
 }
 
 const KIND: &str = "model";
+const VERSION: u64 = 1;
 
 impl About {
     /// The kind and version every model file has.
@@ -72,7 +76,7 @@ impl About {
     pub fn new(model: Kind, l2: f64, features: usize, outputs: usize) -> Self {
         Self {
             kind: KIND.into(),
-            version: 1,
+            version: VERSION,
             afterfit: env!("CARGO_PKG_VERSION").into(),
             model,
             l2,
@@ -97,26 +101,21 @@ impl Model {
         if !self.support.is_empty() {
             tensors.push(("support".to_owned(), vec![self.support.len() / self.about.features, self.about.features]));
         }
-        let mut writer = Writer::create(path, &tensors, &self.about)?;
-        writer.write(&self.weights)?;
-        writer.write(&self.bias)?;
-        if !self.support.is_empty() {
-            writer.write(&self.support)?;
-        }
-        writer.finish()?;
+        let tensors: Vec<_> = tensors.into_iter().map(|(name, shape)| (name, Dtype::F64, shape)).collect();
+        let json = serde_json::to_string(&self.about).map_err(|error| FileError::malformed(path, error.to_string()))?;
+        let numbers = [&self.weights, &self.bias, &self.support];
+        let metadata = BTreeMap::from([(KEY.to_owned(), json)]);
+        let draft = draft_safetensors(path, &tensors, &metadata, &mut |at, file| write_f64(file, numbers[at]))?;
+        draft.sync()?;
+        draft.finish()?;
         Ok(())
     }
 
     /// Reads a model that [`save`](Self::save) wrote.
     pub fn load(path: &Path) -> Result<Self> {
-        let mut reader = Reader::open(path)?;
-        let about: About = reader.metadata(KIND)?;
-        if about.kind != KIND || about.version != 1 {
-            let reason =
-                format!("it is a {} of version {}; this program reads models of version 1", about.kind, about.version);
-            return Err(StoreError::Kind { path: path.into(), kind: KIND, reason }.into());
-        }
-        let impossible = |reason: String| StoreError::Kind { path: path.into(), kind: KIND, reason };
+        let reader = Reader::open(path)?;
+        let about: About = reader.metadata(KIND, VERSION)?;
+        let impossible = |reason: String| reader.refuse(KIND, reason);
         if about.outputs == 0 || about.features == 0 {
             return Err(impossible(format!("{} features and {} outputs", about.features, about.outputs)).into());
         }
@@ -131,17 +130,17 @@ impl Model {
                 [rows, columns] if columns == about.features => rows,
                 ref other => {
                     return Err(reader
-                        .refuse("support", format!("shape {other:?} does not fit {} features", about.features))
+                        .refuse_tensor("support", format!("shape {other:?} does not fit {} features", about.features))
                         .into());
                 }
             },
             _ => about.features,
         };
-        let size = about.outputs.checked_mul(rows).ok_or_else(|| reader.refuse("weight", "impossible shape".into()))?;
-        let weights = reader.read_all("weight", size)?;
-        let bias = reader.read_all("bias", about.outputs)?;
+        let size = about.outputs.checked_mul(rows).ok_or_else(|| reader.refuse_tensor("weight", "impossible shape"))?;
+        let weights = reader.read("weight", size)?;
+        let bias = reader.read("bias", about.outputs)?;
         let support = match about.model {
-            Kind::Kernel(_) => reader.read_all("support", rows * about.features)?,
+            Kind::Kernel(_) => reader.read("support", rows * about.features)?,
             _ => Vec::new(),
         };
         if weights.iter().chain(&bias).chain(&support).any(|value| !value.is_finite()) {

@@ -1,7 +1,5 @@
 //! One setting for every thread this library starts.
 
-use faer::Par;
-
 /// Sets how many threads the whole library uses (0: one per core). Call it once, before any work; a second call, or
 /// one after work has begun, fails because the pool is already running.
 pub fn set_threads(count: usize) -> Result<(), rayon::ThreadPoolBuildError> {
@@ -9,6 +7,7 @@ pub fn set_threads(count: usize) -> Result<(), rayon::ThreadPoolBuildError> {
 }
 
 /// The linear algebra's share of that setting.
-pub(crate) fn par() -> Par {
-    Par::rayon(0)
+#[cfg(feature = "tables")]
+pub(crate) fn par() -> faer::Par {
+    faer::Par::rayon(0)
 }

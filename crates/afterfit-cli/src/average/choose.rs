@@ -42,6 +42,9 @@ impl Numbers {
 
 /// The checkpoints asked for, in order.
 pub(super) fn choose(args: &Args) -> Result<(Vec<PathBuf>, Numbers, Vec<String>)> {
+    if args.every == Some(0) {
+        return Err(Advice::error("--every 0 takes no checkpoint", "1 takes all of them"));
+    }
     let pattern = args.step_regex.as_deref().map(StepPattern::new).transpose()?.unwrap_or_default();
     let found = expand(&args.inputs, args.filter.as_deref())?;
     let mut seen = HashSet::new();
@@ -59,8 +62,7 @@ pub(super) fn choose(args: &Args) -> Result<(Vec<PathBuf>, Numbers, Vec<String>)
             ));
         }
         let paths: Vec<PathBuf> = without.into_iter().map(|(_, path)| path).collect();
-        let every = args.every.unwrap_or(1).max(1);
-        return Ok((paths.into_iter().step_by(every).collect(), Numbers::Unknown, notes));
+        return Ok((paths.into_iter().step_by(args.every.unwrap_or(1)).collect(), Numbers::Unknown, notes));
     }
     if !without.is_empty() {
         let names: Vec<String> = without.iter().take(3).map(|(_, path)| path.display().to_string()).collect();
@@ -85,9 +87,6 @@ pub(super) fn choose(args: &Args) -> Result<(Vec<PathBuf>, Numbers, Vec<String>)
     let count = chosen.len();
     let (first, last) = (chosen[0].0, chosen[count - 1].0);
     chosen.retain(|(number, _)| args.from.is_none_or(|from| *number >= from) && args.to.is_none_or(|to| *number <= to));
-    if args.every == Some(0) {
-        return Err(Advice::error("--every 0 takes no checkpoint", "1 takes all of them"));
-    }
     let chosen: Vec<(u64, PathBuf)> = chosen.into_iter().step_by(args.every.unwrap_or(1)).collect();
     if chosen.is_empty() {
         return Err(Advice::error(

@@ -2,7 +2,7 @@
 
 mod choose;
 mod files;
-mod made;
+mod plan;
 mod show;
 
 use std::collections::HashSet;
@@ -10,11 +10,12 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use afterfit::checkpoint::{Average, DialSetting, Format, Layout, RateSource, Record, Report, Series};
-use afterfit::dial::{Nodes, certificates};
-use afterfit::scheme::{
-    Answer, PathInfo, Scheme, Standing, Status, Stride, Weighting, comparator_weights, kept_weights, ratio_weights,
+use afterfit::certificate::certificates;
+use afterfit::checkpoint::{
+    Average, CheckpointError, DialSetting, Format, Layout, PathSettings, Provenance, RateSource, Record, Report, Series,
 };
+use afterfit::dial::DialFile;
+use afterfit::{Answer, GroupMasses, Nodes, Optimizer, Standing, Weighting};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -22,11 +23,12 @@ use serde_json::{Value, json};
 
 use choose::choose;
 use files::{make_folder, remove_others, require_free, require_same};
-use made::Made;
-use show::{copied, describe, inputs_json, listing, standing, warn};
+use plan::{Planned, StrengthArgs, plan};
+use show::{copied, describe, inputs_json, listing, warn};
 
 use crate::evaluate::{self, Best};
-use crate::layout::{AnswerArg, LayoutArgs, in_name, in_name_exactly};
+use crate::layout::{LayoutArgs, in_name, in_name_exactly};
+use crate::optimizer::OptimizerArgs;
 use crate::output::{Advice, Bytes, json as print_json, progress_bar, short, text};
 use crate::strengths::Strengths;
 
@@ -39,30 +41,14 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
 
-    /// Strengths λ of an ℓ2 penalty: a list, or a range such as 1e-5..1e-2:16 (needs rates).
-    #[arg(long, value_name = "LIST|RANGE", help_heading = "Strengths")]
-    l2: Option<Strengths>,
-    /// Weights ∝ ratio^j over the checkpoints, the first heaviest (the paper's deep nets).
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Strengths")]
-    ratio: Vec<f64>,
-    /// The plain mean.
-    #[arg(long, help_heading = "Strengths")]
-    uniform: bool,
-    /// The plain mean of the last N checkpoints.
-    #[arg(long, value_name = "N", value_delimiter = ',', help_heading = "Strengths")]
-    last: Vec<usize>,
-    /// Exponential moving average over the checkpoints, the latest heaviest.
-    #[arg(long, value_name = "DECAY", value_delimiter = ',', help_heading = "Strengths")]
-    ema: Vec<f64>,
+    #[command(flatten)]
+    strengths: StrengthArgs,
     /// Write a dial instead: any λ of the range can be read off it later (afterfit dial read).
     #[arg(long, value_name = "MIN..MAX", help_heading = "Strengths")]
     dial: Option<Strengths>,
     /// Nodes of the dial.
     #[arg(long, value_name = "M", default_value_t = 16, requires = "dial", help_heading = "Strengths")]
     nodes: usize,
-    /// Which of the two answers (default: regularized for --l2, normalized for --ratio).
-    #[arg(long, value_enum, help_heading = "Strengths")]
-    answer: Option<AnswerArg>,
 
     /// Rate of the training: 0.1, or 0.1,150:0.01,250:0.001 (from epoch or step 150 on, 0.01).
     #[arg(long, value_name = "SCHEDULE", conflicts_with = "rates", help_heading = "How the path was made")]
@@ -73,12 +59,14 @@ pub(crate) struct Args {
     /// Optimizer steps that one number in the names stands for (an epoch's, say).
     #[arg(long, value_name = "N", help_heading = "How the path was made")]
     steps_per_checkpoint: Option<u64>,
-    /// Momentum of torch's SGD (default: what the checkpoints say, else 0).
-    #[arg(long, value_name = "M", help_heading = "How the path was made")]
-    momentum: Option<f64>,
+    #[command(flatten)]
+    optimizer: OptimizerArgs,
     /// The momentum is torch's nesterov=True.
     #[arg(long, help_heading = "How the path was made")]
     nesterov: bool,
+    /// Whose masses weigh parameter groups with rates of their own: one for all, or each its own (default: what is exact).
+    #[arg(long, value_enum, help_heading = "How the path was made")]
+    groups: Option<GroupsArg>,
     /// The loss is quadratic (linear or kernel regression): identities then hold.
     #[arg(long, help_heading = "How the path was made")]
     quadratic: bool,
@@ -146,37 +134,12 @@ enum Keep {
     Best,
 }
 
-/// One strength asked for.
-struct Planned {
-    /// `l2`, `ratio`, `uniform`, `last` or `ema`.
-    kind: &'static str,
-    strength: Option<f64>,
-    answer: Answer,
-    scheme: String,
-    status: Status,
-    weights: Vec<f64>,
-    path: PathBuf,
-    /// Mass of steps before the first checkpoint.
-    before: f64,
-    remaining: Option<f64>,
-}
-
-impl Planned {
-    /// The average of strength λ; its place is not known yet.
-    fn l2(made: &Made, l2: f64, answer: Answer) -> Result<Self> {
-        let kept = kept_weights(made.recurrence, &made.timeline.runs, l2, &made.timeline.kept, Stride::Linear)?;
-        Ok(Self {
-            kind: "l2",
-            strength: Some(l2),
-            answer,
-            scheme: made.scheme(),
-            status: made.l2_status(l2, kept.before, kept.first_gap)?,
-            weights: kept.weights(answer),
-            path: PathBuf::new(),
-            before: kept.before,
-            remaining: Some(kept.remaining),
-        })
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum GroupsArg {
+    /// The first moving group's, for all: each is penalized with a λ of its own.
+    One,
+    /// Each group's own: the same λ in every group.
+    Each,
 }
 
 /// What `--json` prints of an output.
@@ -198,9 +161,6 @@ struct OutputRow {
     best: bool,
 }
 
-/// More strengths than one pass should write.
-const MOST_OUTPUTS: usize = 1000;
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let start = Instant::now();
     args.eval.as_deref().map_or(Ok(()), evaluate::require_place)?;
@@ -213,13 +173,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     notes.extend(series.notes.iter().cloned());
     let layout = args.layout.of(&args.output)?;
-    let path = Made::of(args, &series, &numbers, &mut notes)?;
+    let path = provenance(args, &series, &numbers)?;
+    series.sequences.clone_from(&path.tensor_groups);
+    notes.extend(path.notes.iter().cloned());
     if let Some(range) = &args.dial {
         return write_dial(args, &series, &path, &numbers, range, notes, start);
     }
-    let mut planned = plan(args, &series, &path)?;
+    let mut planned = plan(&args.strengths, &path)?;
     name_outputs(args, &series, &layout, &mut planned)?;
-    warn(args, &planned, &series, &path, &numbers, &mut notes);
+    warn(args, &planned, &series, &numbers, &mut notes);
     let open_seconds = start.elapsed().as_secs_f64();
 
     let mut skipped = HashSet::new();
@@ -260,7 +222,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             strength: plan.strength.map_or(Value::Null, |strength| json!(strength)),
             scheme: plan.scheme.clone(),
             status: plan.status.standing,
-            reason: plan.status.reason.to_owned(),
+            reason: plan.status.reason.to_string(),
             answer: plan.answer,
             remaining: plan.remaining,
             skipped: skipped.contains(&plan.path),
@@ -300,7 +262,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         print_json(&json!({
             "outputs": rows,
             "inputs": inputs_json(&series, &path, &numbers),
-            "weights": planned.iter().map(|plan| &plan.weights).collect::<Vec<_>>(),
+            "weights": weights_json(&planned),
             "seconds": seconds,
             "copied": copied(&series),
             "notes": notes,
@@ -321,8 +283,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Hints for errors of the library.
-fn advise(error: afterfit::checkpoint::CheckpointError) -> anyhow::Error {
-    use afterfit::checkpoint::CheckpointError as E;
+fn advise(error: CheckpointError) -> anyhow::Error {
+    use CheckpointError as E;
     let message = error.to_string();
     let hint = match &error {
         E::NotFinite { name, .. } => format!("leave that checkpoint out, or copy the tensor: --copy '{name}'"),
@@ -335,63 +297,54 @@ fn advise(error: afterfit::checkpoint::CheckpointError) -> anyhow::Error {
             "average the checkpoints it came from; --filter chooses among the files of a folder".to_owned()
         }
         E::NotNumpy { .. } => "add --dtype f32".to_owned(),
+        E::NoRates => "add --rate 0.1, or --rate 0.1,150:0.01, or --rates lr.csv; --ratio needs none".to_owned(),
         E::NotAveraged { name, .. } => format!("copy it from the last checkpoint: --copy '{name}'"),
         _ => return error.into(),
     };
     Advice::error(message, hint)
 }
 
-fn plan(args: &Args, series: &Series, made: &Made) -> Result<Vec<Planned>> {
-    let count = series.paths.len();
-    let mut planned = Vec::new();
-    let status = |weighting| Scheme::new(&made.info()).map(|scheme| scheme.status(weighting));
-    let mut add = |kind, strength, answer, scheme: String, status, weights| {
-        planned.push(Planned {
-            kind,
-            strength,
-            answer,
-            scheme,
-            status,
-            weights,
-            path: PathBuf::new(),
-            before: 0.0,
-            remaining: None,
-        });
+/// What made the path, from the command line and the checkpoints.
+fn provenance(args: &Args, series: &Series, numbers: &[u64]) -> Result<Provenance> {
+    let named = match (&args.optimizer.optimizer, args.optimizer.momentum, args.nesterov) {
+        (Some(_), _, true) => {
+            return Err(Advice::error("--nesterov and --optimizer say the same thing", "use --optimizer nesterov"));
+        }
+        (Some(_), _, false) => Some(args.optimizer.named("sgd")?),
+        (None, None, true) => match series.trainings[0].groups.first().and_then(|group| group.optimizer) {
+            Some(said) if said.momentum() > 0.0 => Some(Optimizer::Nesterov { momentum: said.momentum() }),
+            _ => return Err(Advice::error("--nesterov needs a momentum", "add --momentum M")),
+        },
+        (None, None, false) if args.optimizer.beta1.is_some() => Some(args.optimizer.named("adam")?),
+        (None, None, false) => None,
+        (None, Some(0.0), false) => Some(Optimizer::Sgd),
+        (None, Some(_), nesterov) => Some(args.optimizer.named(if nesterov { "nesterov" } else { "heavy-ball" })?),
     };
-    let regularized = args.answer.map_or(Answer::Regularized, Answer::from);
-    let normalized = args.answer.map_or(Answer::Normalized, Answer::from);
-    for &ratio in &args.ratio {
-        let weights = ratio_weights(ratio, count, normalized)?;
-        add("ratio", Some(ratio), normalized, "ratio".into(), status(Weighting::Ratio(ratio))?, weights);
-    }
-    if args.uniform {
-        let weights = comparator_weights(Weighting::Uniform, count)?;
-        add("uniform", None, Answer::Normalized, "uniform".into(), status(Weighting::Uniform)?, weights);
-    }
-    for &last in &args.last {
-        let weights = comparator_weights(Weighting::Tail(last), count)?;
-        add("last", Some(last as f64), Answer::Normalized, "last".into(), status(Weighting::Tail(last))?, weights);
-    }
-    for &decay in &args.ema {
-        let weights = comparator_weights(Weighting::Ema(decay), count)?;
-        add("ema", Some(decay), Answer::Normalized, "ema".into(), status(Weighting::Ema(decay))?, weights);
-    }
-    for &l2 in args.l2.iter().flat_map(Strengths::values) {
-        planned.push(Planned::l2(made, l2, regularized)?);
-    }
-    if planned.is_empty() {
-        return Err(Advice::error(
-            "no strength was asked for",
-            "add --ratio 0.9999,0.999,0.99,0.9, or --l2 1e-5..1e-2:16 --rate 0.1, or --uniform",
-        ));
-    }
-    if planned.len() > MOST_OUTPUTS {
-        return Err(Advice::error(
-            format!("{} strengths are more than the {MOST_OUTPUTS} written in one go", planned.len()),
-            "a dial holds any number of them: --dial MIN..MAX",
-        ));
-    }
-    Ok(planned)
+    let settings = PathSettings {
+        rates: match (&args.rate, &args.rates) {
+            (Some(rate), _) => Some(rate.clone()),
+            (None, file) => file.clone().map(RateSource::Table),
+        },
+        optimizer: named,
+        steps_per_number: args.steps_per_checkpoint,
+        origin: args.origin,
+        quadratic: args.quadratic,
+        group_masses: args.groups.map(|groups| match groups {
+            GroupsArg::One => GroupMasses::One,
+            GroupsArg::Each => GroupMasses::Each,
+        }),
+    };
+    let needs_rates = args.strengths.need_rates() || args.dial.is_some();
+    Provenance::of(series, numbers, &settings, needs_rates).map_err(advise)
+}
+
+/// One list for each output; of lists, where parameter groups have weights of their own.
+fn weights_json(planned: &[Planned]) -> Vec<Value> {
+    let one = |plan: &Planned| match &plan.weights[..] {
+        [weights] => json!(weights),
+        several => json!(several),
+    };
+    planned.iter().map(one).collect()
 }
 
 /// Gives each output its place.
@@ -415,7 +368,7 @@ fn name_outputs(args: &Args, series: &Series, layout: &Layout, planned: &mut [Pl
     }
     let name = |plan: &Planned, write: fn(f64) -> String| match plan.strength {
         Some(strength) => format!("{}-{}", plan.kind, write(strength)),
-        None => plan.kind.to_owned(),
+        None => plan.kind.clone(),
     };
     // Those of a grid are cut unless two names would be one.
     let names: HashSet<String> = planned.iter().map(|plan| name(plan, in_name)).collect();
@@ -432,10 +385,10 @@ fn name_outputs(args: &Args, series: &Series, layout: &Layout, planned: &mut [Pl
 }
 
 /// What an output's metadata says of it.
-fn record(plan: &Planned, series: &Series, made: &Made, numbers: &[u64], layout: &Layout) -> String {
-    let rates: Vec<Option<f64>> = made.timeline.kept.iter().map(|&step| made.timeline.rate_at(step)).collect();
+fn record(plan: &Planned, series: &Series, made: &Provenance, numbers: &[u64], layout: &Layout) -> String {
+    let rates: Vec<Option<f64>> = made.kept.iter().map(|&step| made.rate_at(step)).collect();
     let record = Record {
-        kind: plan.kind,
+        kind: &plan.kind,
         strength: plan.strength,
         scheme: &plan.scheme,
         status: plan.status.standing,
@@ -453,13 +406,13 @@ fn record(plan: &Planned, series: &Series, made: &Made, numbers: &[u64], layout:
 fn write_dial(
     args: &Args,
     series: &Series,
-    made: &Made,
+    made: &Provenance,
     numbers: &[u64],
     range: &Strengths,
     mut notes: Vec<String>,
     start: Instant,
 ) -> Result<()> {
-    if args.l2.is_some() || !args.ratio.is_empty() || args.uniform || !args.last.is_empty() || !args.ema.is_empty() {
+    if args.strengths.any() {
         return Err(Advice::error("--dial writes a dial and nothing else", "run once more for the other strengths"));
     }
     if args.eval.is_some() || args.layout.is_set() {
@@ -473,21 +426,23 @@ fn write_dial(
     }
     let (from, to) = range.ends();
     let nodes = Nodes::new(from, to, args.nodes)?;
-    let planned: Result<Vec<Planned>> =
-        nodes.l2().iter().map(|&l2| Planned::l2(made, l2, Answer::Regularized)).collect();
+    let weighted = |&l2: &f64| Planned::of("l2".into(), Some(l2), &Weighting::L2(l2), made, Answer::Regularized);
+    let planned: Result<Vec<Planned>> = nodes.values().iter().map(weighted).collect();
     let mut planned = planned?;
     planned.iter_mut().for_each(|plan| plan.path = args.output.clone());
-    warn(args, &planned, series, made, numbers, &mut notes);
-    let info = PathInfo {
-        rates: made.timeline.runs.iter().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize)).collect(),
-        ..made.info()
-    };
+    warn(args, &planned, series, numbers, &mut notes);
     let grid: Vec<f64> = (0..=60).map(|i| (from * (to / from).powf(f64::from(i) / 60.0)).clamp(from, to)).collect();
-    let certificate = certificates(&nodes, &info, &grid, Answer::Regularized)?.into_iter().fold(0.0, f64::max);
+    let sequences = if made.groups.masses == GroupMasses::One { 1 } else { made.groups.len() };
+    let mut certificate = 0.0_f64;
+    for sequence in 0..sequences {
+        let found = certificates(&nodes, made.groups.path(sequence), &grid)?;
+        certificate = found.into_iter().fold(certificate, f64::max);
+    }
     if args.skip_existing && args.output.symlink_metadata().is_ok() {
-        let found = afterfit::checkpoint::DialFile::open(&args.output)?;
+        let found = DialFile::open(&args.output)?;
         let inputs: Vec<String> = series.paths.iter().map(|path| path.display().to_string()).collect();
-        if found.nodes != nodes || found.checkpoints != inputs || found.runs != made.timeline.runs {
+        let same_path = found.tracker.paths() == made.groups.paths();
+        if found.tracker.nodes() != std::slice::from_ref(&nodes) || found.texts("checkpoints") != inputs || !same_path {
             return Err(Advice::error(
                 format!(
                     "{} exists, but was not made from these checkpoints with these settings",
@@ -515,19 +470,18 @@ fn write_dial(
         require_free(args, series, &planned[..1], false)?;
         let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
         let memory = args.layout.memory();
-        let setting =
-            DialSetting { nodes: &nodes, recurrence: made.recurrence, timeline: &made.timeline, remarks: &notes };
+        let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &notes };
         report = series.write_dial(&args.output, &setting, memory, &|bytes| bar.inc(bytes))?;
         bar.finish_and_clear();
     }
-    let worst = planned.iter().map(|plan| plan.status).max_by_key(|status| status.standing as u8);
+    let worst = planned.iter().map(|plan| plan.status).max_by_key(|status| status.standing);
     let status = worst.unwrap_or(planned[0].status);
     let total = start.elapsed().as_secs_f64();
     if args.json {
         print_json(&json!({
-            "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "scheme": made.scheme(), "status": status.standing, "reason": status.reason, "nodes": nodes.l2(), "certificate": certificate }],
+            "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "scheme": made.optimizer().to_string(), "status": status.standing, "reason": status.reason.to_string(), "nodes": nodes.values(), "certificate": certificate }],
             "inputs": inputs_json(series, made, numbers),
-            "weights": planned.iter().map(|plan| &plan.weights).collect::<Vec<_>>(),
+            "weights": weights_json(&planned),
             "seconds": { "open": open_seconds, "pass": report.pass_seconds, "finish": report.finish_seconds, "total": total },
             "copied": copied(series),
             "notes": notes,
@@ -537,12 +491,12 @@ fn write_dial(
         let _ = writeln!(
             out,
             "dial      {} nodes over λ = {} … {}: no weight is off by more than {} of the farthest any moved",
-            nodes.l2().len(),
+            nodes.len(),
             short(from),
             short(to),
             short(certificate)
         );
-        let _ = writeln!(out, "l2        {}: {}", standing(status.standing), status.reason);
+        let _ = writeln!(out, "l2        {}: {}", status.standing, status.reason);
         if !args.dry_run {
             let _ = writeln!(
                 out,

@@ -2,24 +2,17 @@
 
 use std::fmt::Write;
 
-use afterfit::checkpoint::{Report, Series, Treatment, number, sidecars};
-use afterfit::scheme::{Standing, Status};
+use afterfit::Reason;
+use afterfit::checkpoint::{Provenance, RatesFrom, Report, Series, Treatment, number, sidecars};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::made::Made;
-use super::{Args, OutputRow, Planned};
+use super::plan::Planned;
+use super::{Args, OutputRow};
 use crate::output::{Bytes, short};
 
 /// Things a user should hear before trusting an average.
-pub(super) fn warn(
-    args: &Args,
-    planned: &[Planned],
-    series: &Series,
-    made: &Made,
-    numbers: &[u64],
-    notes: &mut Vec<String>,
-) {
+pub(super) fn warn(args: &Args, planned: &[Planned], series: &Series, numbers: &[u64], notes: &mut Vec<String>) {
     if let Some(worst) = planned.iter().filter(|plan| plan.before > 0.0).max_by(|a, b| a.before.total_cmp(&b.before)) {
         notes.push(format!(
             "the path's start (w_0, the centre, which weighs most) is missing: the first checkpoint, {}, stands in for {:.1} % of the mass at λ = {}",
@@ -42,7 +35,7 @@ pub(super) fn warn(
     }
     let unresolved: Vec<String> = planned
         .iter()
-        .filter(|plan| plan.status.reason.starts_with("unresolved"))
+        .filter(|plan| plan.status.reason == Reason::Unresolved)
         .map(|plan| short(plan.strength.unwrap_or(f64::NAN)))
         .collect();
     if !unresolved.is_empty() {
@@ -50,9 +43,6 @@ pub(super) fn warn(
             "checkpoints this far apart cannot resolve λ = {}: save more often, or keep a dial while training",
             unresolved.join(", ")
         ));
-    }
-    if made.adaptive && planned.iter().any(|plan| plan.kind == "l2") {
-        notes.push("the optimizer is of Adam's kind: λ has no exact meaning here".into());
     }
     let copied = copied(series);
     if copied.statistics > 0 {
@@ -103,9 +93,9 @@ pub(super) fn copied(series: &Series) -> Copied {
     }
 }
 
-pub(super) fn inputs_json(series: &Series, made: &Made, numbers: &[u64]) -> Vec<Value> {
-    let rows = series.paths.iter().zip(numbers).zip(&made.timeline.kept);
-    rows.map(|((path, number), &step)| json!({ "path": path.display().to_string(), "step": number, "rate": made.timeline.rate_at(step) }))
+pub(super) fn inputs_json(series: &Series, made: &Provenance, numbers: &[u64]) -> Vec<Value> {
+    let rows = series.paths.iter().zip(numbers).zip(&made.kept);
+    rows.map(|((path, number), &step)| json!({ "path": path.display().to_string(), "step": number, "rate": made.rate_at(step) }))
         .collect()
 }
 
@@ -113,7 +103,7 @@ pub(super) fn inputs_json(series: &Series, made: &Made, numbers: &[u64]) -> Vec<
 pub(super) fn listing(
     args: &Args,
     series: &Series,
-    made: &Made,
+    made: &Provenance,
     numbers: &[u64],
     planned: &[Planned],
     rows: &[OutputRow],
@@ -122,17 +112,18 @@ pub(super) fn listing(
     removed: bool,
 ) -> String {
     let mut out = describe(series, made, numbers);
-    let statuses: Vec<(&str, Status)> = planned.iter().map(|plan| (plan.kind, plan.status)).collect();
+    let kinds = planned.iter().map(|plan| plan.kind.chars().count()).max().unwrap_or(0).max(8);
+    let statuses: Vec<_> = planned.iter().map(|plan| (&plan.kind, plan.status)).collect();
     for (at, (kind, status)) in statuses.iter().enumerate() {
         if !statuses[..at].contains(&(kind, *status)) {
-            let _ = writeln!(out, "{kind:<8}  {}: {}", standing(status.standing), status.reason);
+            let _ = writeln!(out, "{kind:<kinds$}  {}: {}", status.standing, status.reason);
         }
     }
     let scored = rows.iter().any(|row| row.score.is_some());
     let width = planned.iter().map(|plan| plan.path.display().to_string().chars().count()).max().unwrap_or(0).max(6);
     let _ = writeln!(
         out,
-        "\n{:>8} {:>10}  {:>9}  {:>9}{}  output",
+        "\n{:>kinds$} {:>10}  {:>9}  {:>9}{}  output",
         "",
         "strength",
         "first",
@@ -141,8 +132,10 @@ pub(super) fn listing(
     );
     for (plan, row) in planned.iter().zip(rows) {
         let strength = plan.strength.map_or_else(String::new, short);
-        let (first, last) = (plan.weights.first().copied().unwrap_or(0.0), plan.weights.last().copied().unwrap_or(0.0));
-        let _ = write!(out, "{:>8} {strength:>10}  {:>9}  {:>9}", plan.kind, short(first), short(last));
+        // (Of the first group, where groups have weights of their own; --json has all.)
+        let weights = plan.weights.first().map_or(&[][..], |weights| weights);
+        let (first, last) = (weights.first().copied().unwrap_or(0.0), weights.last().copied().unwrap_or(0.0));
+        let _ = write!(out, "{:>kinds$} {strength:>10}  {:>9}  {:>9}", plan.kind, short(first), short(last));
         if scored {
             let _ = write!(out, "  {:>9}", row.score.map_or_else(|| "failed".into(), short));
         }
@@ -170,7 +163,7 @@ pub(super) fn listing(
 }
 
 /// The first lines of every listing: what was found, how it was made.
-pub(super) fn describe(series: &Series, made: &Made, numbers: &[u64]) -> String {
+pub(super) fn describe(series: &Series, made: &Provenance, numbers: &[u64]) -> String {
     let count = series.paths.len();
     let parameters: u64 = series.tensors.iter().map(afterfit::checkpoint::Tensor::len).sum();
     let mut types: Vec<String> = series.tensors.iter().map(|tensor| number::name(tensor.dtype)).collect();
@@ -187,22 +180,21 @@ pub(super) fn describe(series: &Series, made: &Made, numbers: &[u64]) -> String 
         Bytes(series.model_bytes())
     );
     if let Some(from) = made.rates_from {
-        let steps = made.timeline.kept.last().copied().unwrap_or(0);
-        let rates: Vec<String> = made.timeline.runs.iter().map(|run| short(run.rate)).collect();
+        let path = &made.groups.paths()[made.groups.reference()];
+        let rates: Vec<String> = path.rates.runs().map(|run| short(run.rate)).collect();
         let shown = if rates.len() > 6 {
             format!("{}, …, {}", rates[..3].join(", "), rates[rates.len() - 1])
         } else {
             rates.join(", ")
         };
-        let _ = writeln!(out, "path      {}, {steps} steps, rate {shown} (from {from})", made.scheme());
+        let from = match from {
+            RatesFrom::Given => "--rate or --rates",
+            RatesFrom::Checkpoints => "the checkpoints",
+        };
+        let groups =
+            if made.groups.len() > 1 { format!(", {} parameter groups", made.groups.len()) } else { String::new() };
+        let steps = path.steps();
+        let _ = writeln!(out, "path      {}, {steps} steps, rate {shown} (from {from}){groups}", path.optimizer);
     }
     out
-}
-
-pub(super) fn standing(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Exact => "exact",
-        Standing::Approximation => "approximation",
-        Standing::Heuristic => "heuristic",
-    }
 }

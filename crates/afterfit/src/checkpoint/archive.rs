@@ -9,7 +9,8 @@ use std::path::Path;
 
 use zip::{CompressionMethod, ZipArchive};
 
-use super::{Checkpoint, CheckpointError, DataFile, Result, malformed, npz, torch};
+use super::{Checkpoint, DataFile, Result, malformed, npz, torch};
+use crate::files::FileError;
 
 /// Unpacked bytes are bounded by this and [`MOST_RATIO`] times the archive: weights hardly pack at all.
 const FREE_BYTES: u64 = 64 << 20;
@@ -109,8 +110,8 @@ impl<'a, R: Read + Seek> Archive<'a, R> {
 
 /// Opens a PyTorch or numpy archive.
 pub(super) fn open(path: &Path, file: File, key: Option<&str>) -> Result<Checkpoint> {
-    let length = file.metadata().map_err(|source| CheckpointError::Io { path: path.into(), source })?.len();
-    let second = file.try_clone().map_err(|source| CheckpointError::Io { path: path.into(), source })?;
+    let length = file.metadata().map_err(|source| FileError::Io { path: path.into(), source })?.len();
+    let second = file.try_clone().map_err(|source| FileError::Io { path: path.into(), source })?;
     let archive = Archive::new(path, BufReader::new(second), length)?;
     let record = archive.zip.comment().to_vec();
     let (mut checkpoint, unpacked) = dispatch(archive, key)?;

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::steps::is_shard;
 use super::{Checkpoint, CheckpointError, Place, Result, Training, malformed, open_plain};
+use crate::files::FileError;
 
 /// Endings of files that may hold weights.
 const ENDINGS: [&str; 9] = [".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar", ".tar", ".npz", ".pkl"];
@@ -23,7 +24,7 @@ const MOST_FILES: usize = 1_000_000;
 const MOST_SIDECAR: u64 = 256 << 20;
 
 fn names(folder: &Path) -> Result<Vec<String>> {
-    let io = |source| CheckpointError::Io { path: folder.into(), source };
+    let io = |source| FileError::Io { path: folder.into(), source };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(io)?.take(MOST_FILES) {
         // Hidden ones may be what a killed run left.
@@ -86,7 +87,7 @@ pub fn expand(inputs: &[PathBuf], filter: Option<&str>) -> Result<Vec<PathBuf>> 
             }
             continue;
         }
-        let details = std::fs::metadata(input).map_err(|source| CheckpointError::Io { path: input.clone(), source })?;
+        let details = std::fs::metadata(input).map_err(|source| FileError::Io { path: input.clone(), source })?;
         if !details.is_dir() {
             found.push(input.clone());
             continue;
@@ -160,7 +161,7 @@ pub(super) fn open(folder: &Path, key: Option<&str>) -> Result<Checkpoint> {
     checkpoint.path = folder.into();
     // Rates may be in the optimizer's own file (Hugging Face's trainer).
     let state = folder.join("optimizer.pt");
-    if checkpoint.training.rate.is_none()
+    if checkpoint.training.rate().is_none()
         && state.is_file()
         && let Some(training) = optimizer_settings(&state)
     {
@@ -176,7 +177,7 @@ fn optimizer_settings(path: &Path) -> Option<Training> {
 fn open_index(folder: &Path, name: &str, key: Option<&str>) -> Result<Checkpoint> {
     let path = folder.join(name);
     let file = open_plain(&path)?;
-    let length = file.metadata().map_err(|source| CheckpointError::Io { path: path.clone(), source })?.len();
+    let length = file.metadata().map_err(|source| FileError::Io { path: path.clone(), source })?.len();
     if length > MOST_INDEX {
         return Err(malformed(&path, format!("an index of {length} bytes: at most {MOST_INDEX} are read")));
     }

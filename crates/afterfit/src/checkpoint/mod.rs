@@ -7,12 +7,13 @@
 mod archive;
 mod dial;
 mod folder;
+mod inspect;
 mod npz;
 pub mod number;
 mod output;
 mod pack;
 mod pickle;
-pub(crate) mod safetensors;
+mod provenance;
 mod series;
 mod steps;
 pub mod stream;
@@ -20,52 +21,35 @@ mod torch;
 mod training;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ::safetensors::Dtype;
 use thiserror::Error;
 
-pub use self::safetensors::{write_f32, write_safetensors};
-pub use dial::{DialFile, DialSetting, LiveDial, Reading};
+pub use dial::{DialReading, DialSetting};
 pub use folder::{expand, sidecars};
+pub use inspect::{Contents, TensorSummary, inspect};
 pub use output::{Average, Format, Layout, Record, Report};
+pub use provenance::{PathSettings, Provenance, RatesFrom, SeriesWeights};
 pub use series::{Series, Treatment};
 pub use steps::{StepPattern, step_of};
-pub use training::{RateSource, Timeline, Training};
+pub use training::{GroupState, RateSource, Training};
+
+use crate::files::FileError;
+use crate::files::safetensors::read_header;
+use crate::files::source::{DataFile, open_plain};
 
 /// Checkpoints that cannot be read, matched or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The operating system refused.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Its reason.
-        source: std::io::Error,
-    },
-    /// Not a checkpoint, or a broken one.
-    #[error("{path}: {reason}")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// One tensor that cannot be what the file says it is.
-    #[error("{path}: tensor {name}: {reason}")]
-    Tensor {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// What is wrong.
-        reason: String,
-    },
+    /// A file that cannot be read or written, or is not what it should be.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A number outside its limits.
+    #[error(transparent)]
+    OutOfRange(#[from] afterfit_core::OutOfRange),
     /// Two checkpoints that are not of the same model.
     #[error("{path} does not match {first}: {reason}")]
     Mismatch {
@@ -148,6 +132,9 @@ pub enum CheckpointError {
         /// The type.
         dtype: String,
     },
+    /// λ needs rates, and nothing says them.
+    #[error("λ needs the rates of the training, and the checkpoints do not say them")]
+    NoRates,
     /// Settings that contradict each other or the checkpoints.
     #[error("{0}")]
     Setting(String),
@@ -218,80 +205,6 @@ pub struct Checkpoint {
     pub(crate) index: Option<String>,
 }
 
-/// A file numbers are read from.
-#[derive(Debug, Clone)]
-pub(crate) struct DataFile {
-    path: PathBuf,
-    /// Closed where there are too many to keep open.
-    file: Option<Arc<File>>,
-}
-
-impl DataFile {
-    pub(crate) fn new(path: &Path, file: File) -> Self {
-        // A first hint: whoever opens a checkpoint will read it from front to back.
-        #[cfg(target_os = "linux")]
-        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
-        Self { path: path.into(), file: Some(Arc::new(file)) }
-    }
-
-    /// Closes the file of each name; the next read opens it again. A temporary file (which shares the name of the
-    /// archive it was unpacked from, and comes after it) stays open.
-    pub(crate) fn close(files: &mut [Self]) {
-        for at in 0..files.len() {
-            if !files[..at].iter().any(|other| other.path == files[at].path) {
-                files[at].file = None;
-            }
-        }
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Fills `bytes` from `offset` on.
-    pub(crate) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
-        let read = match &self.file {
-            Some(file) => read_at(file, bytes, offset),
-            None => read_at(&open_plain(&self.path)?, bytes, offset),
-        };
-        read.map_err(|source| CheckpointError::Io { path: self.path.clone(), source })
-    }
-}
-
-#[cfg(unix)]
-pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
-}
-
-#[cfg(unix)]
-pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
-}
-
-#[cfg(windows)]
-pub(crate) fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        match std::os::windows::fs::FileExt::seek_read(file, bytes, offset)? {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            count => {
-                bytes = &mut bytes[count..];
-                offset += count as u64;
-            }
-        }
-    }
-    Ok(())
-}
-
-#[cfg(windows)]
-pub(crate) fn write_at(file: &File, mut bytes: &[u8], mut offset: u64) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        let count = std::os::windows::fs::FileExt::seek_write(file, bytes, offset)?;
-        bytes = &bytes[count..];
-        offset += count as u64;
-    }
-    Ok(())
-}
-
 impl Checkpoint {
     /// Opens a file or a folder. `key` leads to the tensors inside a pickled file (`a.b` for nested dictionaries).
     pub fn open(path: &Path, key: Option<&str>) -> Result<Self> {
@@ -304,14 +217,14 @@ impl Checkpoint {
 
     /// Like [`open`](Self::open), and content with a file that has no tensors.
     fn open_any(path: &Path, key: Option<&str>) -> Result<Self> {
-        let io = |source| CheckpointError::Io { path: path.into(), source };
-        if std::fs::metadata(path).map_err(io)?.is_dir() {
+        let io = FileError::io(path);
+        if std::fs::metadata(path).map_err(&io)?.is_dir() {
             return folder::open(path, key);
         }
         let mut file = open_plain(path)?;
         let mut start = Vec::with_capacity(16);
-        file.by_ref().take(16).read_to_end(&mut start).map_err(io)?;
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        file.by_ref().take(16).read_to_end(&mut start).map_err(&io)?;
+        file.seek(SeekFrom::Start(0)).map_err(&io)?;
         let mut checkpoint = match &start[..] {
             [b'P', b'K', 3, 4, ..] => archive::open(path, file, key)?,
             // (Before pickles: a header's length may begin with the same bytes.)
@@ -319,7 +232,7 @@ impl Checkpoint {
                 if key.is_some() {
                     return Err(malformed(path, "a safetensors file has no dictionaries for a key to lead into"));
                 }
-                safetensors::open(path, file)?
+                open_safetensors(path, file)?
             }
             [0x80, 0..=5, ..] => torch::open_legacy(path, file, key)?,
             [] => return Err(malformed(path, "the file is empty")),
@@ -349,7 +262,7 @@ impl Checkpoint {
     pub fn read_f32(&self, tensor: &Tensor) -> Result<Vec<f32>> {
         if !number::is_averaged(tensor.dtype) {
             let reason = format!("it holds {}, not floats", number::name(tensor.dtype));
-            return Err(CheckpointError::Tensor { path: self.path.clone(), name: tensor.name.clone(), reason });
+            return Err(FileError::tensor(&self.path, &tensor.name, reason).into());
         }
         let file = &self.files[tensor.place.file as usize];
         let mut reader = stream::Copier::default();
@@ -370,17 +283,28 @@ impl Checkpoint {
     }
 }
 
-/// Opens a file that must be a plain one: a FIFO or a device would block or never end.
-pub(crate) fn open_plain(path: &Path) -> Result<File> {
-    let io = |source| CheckpointError::Io { path: path.into(), source };
-    if !std::fs::metadata(path).map_err(io)?.is_file() {
-        return Err(malformed(path, "not a regular file"));
-    }
-    File::open(path).map_err(io)
+pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> CheckpointError {
+    FileError::malformed(path, reason).into()
 }
 
-pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> CheckpointError {
-    CheckpointError::Malformed { path: path.into(), reason: reason.into() }
+/// Opens a single safetensors file.
+fn open_safetensors(path: &Path, mut file: std::fs::File) -> Result<Checkpoint> {
+    let length = file.metadata().map_err(FileError::io(path))?.len();
+    let header = read_header(path, &mut std::io::BufReader::new(&mut file), length)?;
+    let tensors = header.tensors.into_iter().map(|(name, info)| {
+        let offset = header.data_start + info.data_offsets.0 as u64;
+        Tensor { name, dtype: info.dtype, shape: info.shape, place: Place { file: 0, offset, strides: None } }
+    });
+    Ok(Checkpoint {
+        path: path.into(),
+        tensors: tensors.collect(),
+        training: Training::from_metadata(&header.metadata),
+        metadata: header.metadata,
+        notes: Vec::new(),
+        files: vec![DataFile::new(path, file)],
+        shards: None,
+        index: None,
+    })
 }
 
 /// Elements of a shape, if they can be counted at all.
@@ -409,7 +333,7 @@ pub mod fuzzing {
 
     /// A safetensors header, and the checks of its offsets.
     pub fn safetensors(bytes: &[u8]) {
-        let _ = super::safetensors::read_header(Path::new("fuzz"), &mut &*bytes, bytes.len() as u64);
+        let _ = super::read_header(Path::new("fuzz"), &mut &*bytes, bytes.len() as u64);
     }
 
     /// A pickle, and the search for tensors in it.

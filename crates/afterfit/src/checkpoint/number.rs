@@ -1,4 +1,4 @@
-//! Element types: which are averaged, how they widen to what the sums use, how sums are rounded back.
+//! Element types: how they widen to what the sums use, how sums are rounded back.
 
 use std::sync::OnceLock;
 
@@ -6,44 +6,10 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-/// Whether tensors of this type are averaged. Others are copied.
-#[must_use]
-pub fn is_averaged(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F8_E4M3 | Dtype::F8_E5M2)
-}
-
-/// Bytes of one element; `None` for types that pack several into a byte.
-#[must_use]
-pub fn size(dtype: Dtype) -> Option<u64> {
-    dtype.bitsize().is_multiple_of(8).then_some(dtype.bitsize() as u64 / 8)
-}
-
-/// The type of this name, as users and file formats write it.
-#[must_use]
-pub fn parse(name: &str) -> Option<Dtype> {
-    Some(match name {
-        "f64" | "float64" | "double" | "F64" => Dtype::F64,
-        "f32" | "float32" | "float" | "F32" => Dtype::F32,
-        "f16" | "float16" | "half" | "F16" => Dtype::F16,
-        "bf16" | "bfloat16" | "BF16" => Dtype::BF16,
-        "f8-e4m3" | "float8_e4m3fn" | "F8_E4M3" => Dtype::F8_E4M3,
-        "f8-e5m2" | "float8_e5m2" | "F8_E5M2" => Dtype::F8_E5M2,
-        _ => return None,
-    })
-}
-
-/// A type's name as users write it.
-#[must_use]
-pub fn name(dtype: Dtype) -> String {
-    match dtype {
-        Dtype::F8_E4M3 => "f8-e4m3".into(),
-        Dtype::F8_E5M2 => "f8-e5m2".into(),
-        other => format!("{other:?}").to_lowercase(),
-    }
-}
+pub use crate::files::number::{is_averaged, name, parse, size};
 
 /// Widens 16- and 8-bit floats, which all fit f32 without rounding.
-pub(super) fn widen(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
+pub(crate) fn widen(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
     match dtype {
         Dtype::F16 => bytemuck::cast_slice::<u8, u16>(bytes).reinterpret_cast::<f16>().convert_to_f32_slice(to),
         Dtype::BF16 => {
@@ -59,7 +25,7 @@ pub(super) fn widen(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
 
 /// Rounds to the nearest number of the type, ties to even, appending its bytes. A number beyond the type's range
 /// becomes infinite (NaN in the 8-bit type that has no infinity), which callers look for.
-pub(super) fn narrow(dtype: Dtype, from: &[f64], to: &mut Vec<u8>) {
+pub(crate) fn narrow(dtype: Dtype, from: &[f64], to: &mut Vec<u8>) {
     to.clear();
     let count = from.len();
     match dtype {
@@ -106,7 +72,7 @@ pub(super) fn narrow(dtype: Dtype, from: &[f64], to: &mut Vec<u8>) {
 }
 
 /// The first element of rounded bytes that is not finite.
-pub(super) fn first_overflow(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
+pub(crate) fn first_overflow(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     /// (The first look takes all of them, many at a time; a second one finds the place.)
     fn first<const N: usize>(bytes: &[u8], bad: impl Fn([u8; N]) -> bool) -> Option<usize> {
         let elements = bytes.as_chunks().0;

@@ -7,18 +7,19 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
+use afterfit_core::{Answer, Standing};
 use safetensors::Dtype;
-use tempfile::{NamedTempFile, TempDir};
 use zip::ZipWriter;
 
 use super::pack::{Unpacked, archive_record, npy_type};
-use super::safetensors::header_bytes;
 use super::series::{Series, Treatment};
 use super::stream::{Pass, Row, Sum};
-use super::{CheckpointError, Result, folder, number, write_at};
-use crate::scheme::{Answer, Standing};
+use super::{CheckpointError, Result, folder, number};
+use crate::files::FileError;
+use crate::files::atomic::{Draft, FolderDraft};
+use crate::files::safetensors::header_bytes;
+use crate::files::source::write_at;
 
 /// What a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +76,8 @@ pub struct Layout {
 pub struct Average {
     /// Its final place: a file, or a folder when the output is sharded.
     pub path: PathBuf,
-    /// One weight for each checkpoint.
-    pub weights: Vec<f64>,
+    /// By mass sequence (one, unless parameter groups have masses of their own): one weight for each checkpoint.
+    pub weights: Vec<Vec<f64>>,
     /// What to record in the file's metadata.
     pub record: String,
 }
@@ -100,8 +101,8 @@ pub struct Record<'a> {
     pub status: Standing,
     /// Which answer.
     pub answer: Answer,
-    /// The weight of each checkpoint.
-    pub weights: &'a [f64],
+    /// By mass sequence: the weight of each checkpoint.
+    pub weights: &'a [Vec<f64>],
     /// The checkpoints.
     pub inputs: &'a [PathBuf],
     /// Their numbers.
@@ -123,7 +124,10 @@ impl Record<'_> {
             "scheme": self.scheme,
             "status": self.status,
             "answer": self.answer,
-            "weights": self.weights,
+            "weights": match self.weights {
+                [weights] => serde_json::json!(weights),
+                several => serde_json::json!(several),
+            },
             "inputs": self.inputs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
             "steps": self.steps,
             "rates": self.rates,
@@ -153,12 +157,12 @@ struct Shard {
 }
 
 /// One output on its way.
-struct Draft<'a> {
+struct Output<'a> {
     average: &'a Average,
-    folder: Option<TempDir>,
-    /// By shard. (Named files outside of a folder remove themselves when dropped.)
+    folder: Option<FolderDraft>,
+    /// By shard. (Drafts remove themselves when dropped.)
     files: Vec<File>,
-    single: Option<NamedTempFile>,
+    single: Option<Draft>,
     /// Shard and offset of each tensor.
     places: Vec<(usize, u64)>,
 }
@@ -271,11 +275,8 @@ impl Series {
         }
         let shards = self.shards_of(layout);
         raise_file_limit();
-        if let Some(folder) = averages.first().and_then(|average| average.path.parent()) {
-            sweep(folder);
-        }
         let start = std::time::Instant::now();
-        let drafts: Result<Vec<Draft>> = averages.iter().map(|average| self.draft(average, &shards, layout)).collect();
+        let drafts: Result<Vec<Output>> = averages.iter().map(|average| self.draft(average, &shards, layout)).collect();
         let drafts = drafts?;
         // Tied tensors are computed once and written under every name.
         let mut names = vec![Vec::new(); self.tensors.len()];
@@ -287,7 +288,7 @@ impl Series {
         }
         let targets = |at: usize| -> Vec<Vec<(&File, u64)>> {
             let of =
-                |draft: &'_ Draft| -> Vec<(usize, u64)> { names[at].iter().map(|&name| draft.places[name]).collect() };
+                |draft: &'_ Output| -> Vec<(usize, u64)> { names[at].iter().map(|&name| draft.places[name]).collect() };
             drafts
                 .iter()
                 .map(|draft| of(draft).into_iter().map(|(shard, offset)| (&draft.files[shard], offset)).collect())
@@ -299,6 +300,7 @@ impl Series {
                 Treatment::Average if !tensor.is_empty() => sums.push(Sum {
                     tensor,
                     places: self.places.iter().map(|places| &places[at]).collect(),
+                    sequence: self.sequences.get(at).copied().unwrap_or(0),
                     dtype: self.output_dtype(at, layout),
                     targets: targets(at),
                 }),
@@ -327,14 +329,13 @@ impl Series {
     }
 
     /// Temporary files of an output, with their headers written and every tensor's place known.
-    fn draft<'a>(&self, average: &'a Average, shards: &[Shard], layout: &Layout) -> Result<Draft<'a>> {
+    fn draft<'a>(&self, average: &'a Average, shards: &[Shard], layout: &Layout) -> Result<Output<'a>> {
         let path = &average.path;
-        let io = |source| CheckpointError::Io { path: path.clone(), source };
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let io = FileError::io(path);
         let mut draft =
-            Draft { average, folder: None, files: Vec::new(), single: None, places: vec![(0, 0); self.tensors.len()] };
+            Output { average, folder: None, files: Vec::new(), single: None, places: vec![(0, 0); self.tensors.len()] };
         if self.writes_folders(layout) {
-            draft.folder = Some(temporary().tempdir_in(parent).map_err(io)?);
+            draft.folder = Some(FolderDraft::create(path)?);
         }
         let mut metadata: BTreeMap<String, String> = self.metadata.clone();
         metadata.retain(|name, _| name != "afterfit" && !TRAINING_KEYS.contains(&name.as_str()));
@@ -355,16 +356,21 @@ impl Series {
             let file = match &draft.folder {
                 Some(folder) => {
                     let mut options = File::options();
-                    options.read(true).write(true).create_new(true).open(folder.path().join(&shard.name)).map_err(io)?
+                    options
+                        .read(true)
+                        .write(true)
+                        .create_new(true)
+                        .open(folder.folder().join(&shard.name))
+                        .map_err(&io)?
                 }
                 None => {
-                    let temporary = temporary().tempfile_in(parent).map_err(io)?;
-                    let file = temporary.as_file().try_clone().map_err(io)?;
-                    draft.single = Some(temporary);
+                    let single = Draft::create(path)?;
+                    let file = single.file().try_clone().map_err(&io)?;
+                    draft.single = Some(single);
                     file
                 }
             };
-            write_at(&file, &header, 0).map_err(io)?;
+            write_at(&file, &header, 0).map_err(&io)?;
             draft.files.push(file);
         }
         Ok(draft)
@@ -394,7 +400,7 @@ impl Series {
             let width = bytes.len() as u64 / count as u64;
             for (target, offset) in targets {
                 write_at(target, bytes, offset + start * width)
-                    .map_err(|source| CheckpointError::Io { path: output.into(), source })?;
+                    .map_err(|source| FileError::Io { path: output.into(), source })?;
             }
             start += count as u64;
         }
@@ -402,29 +408,26 @@ impl Series {
     }
 
     /// Completes an output under its temporary name: index and sidecars of a folder, the archive of an npz or pt.
-    fn pack(&self, draft: Draft<'_>, shards: &[Shard], layout: &Layout) -> Result<Finished> {
+    fn pack(&self, draft: Output<'_>, shards: &[Shard], layout: &Layout) -> Result<Finished> {
         let path = draft.average.path.clone();
-        let io = |source| CheckpointError::Io { path: path.clone(), source };
+        let io = |source| FileError::Io { path: path.clone(), source };
         if let Some(folder) = draft.folder {
             drop(draft.files);
-            self.write_index(folder.path(), shards, layout).map_err(io)?;
+            self.write_index(folder.folder(), shards, layout).map_err(io)?;
             if self.paths[0].is_dir() {
                 for name in folder::sidecars(&self.paths[0])?.0 {
                     // (copy follows links and takes the permissions along.)
-                    std::fs::copy(self.paths[0].join(&name), folder.path().join(&name)).map_err(io)?;
+                    std::fs::copy(self.paths[0].join(&name), folder.folder().join(&name)).map_err(io)?;
                 }
             }
-            return Ok(Finished::Folder(folder, path));
+            return Ok(Finished::Folder(folder));
         }
         let single = draft.single.ok_or_else(|| CheckpointError::Setting("an output without a file".into()))?;
         let packed = match layout.format {
-            Format::Safetensors => return Ok(Finished::File(single, path)),
-            Format::Npz | Format::Torch => {
-                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                temporary().tempfile_in(parent).map_err(io)?
-            }
+            Format::Safetensors => return Ok(Finished::File(single)),
+            Format::Npz | Format::Torch => Draft::create(&path)?,
         };
-        let mut writer = ZipWriter::new(BufWriter::with_capacity(1 << 16, packed.as_file().try_clone().map_err(io)?));
+        let mut writer = ZipWriter::new(BufWriter::with_capacity(1 << 16, packed.file().try_clone().map_err(io)?));
         let source = Unpacked { series: self, layout, file: &draft.files[0], places: &draft.places };
         writer.set_comment(archive_record(&draft.average.record)).map_err(|error| io(error.into()))?;
         let written = match layout.format {
@@ -432,7 +435,7 @@ impl Series {
             _ => source.write_torch(writer),
         };
         written.map_err(io)?;
-        Ok(Finished::File(packed, path))
+        Ok(Finished::File(packed))
     }
 
     fn write_index(&self, folder: &Path, shards: &[Shard], layout: &Layout) -> std::io::Result<()> {
@@ -458,36 +461,6 @@ impl Series {
     }
 }
 
-/// Temporary names say which process writes under them.
-fn prefix() -> &'static str {
-    static PREFIX: OnceLock<String> = OnceLock::new();
-    PREFIX.get_or_init(|| format!(".afterfit-{}-", std::process::id()))
-}
-
-pub(super) fn temporary() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(prefix());
-    builder
-}
-
-/// Removes what a killed run left in a folder: temporary names of processes that are gone, untouched for ten minutes.
-pub(super) fn sweep(folder: &Path) {
-    let stale = |entry: &std::fs::DirEntry| {
-        let name = entry.file_name().into_string().ok()?;
-        let process: u32 = name.strip_prefix(".afterfit-")?.split('-').next()?.parse().ok()?;
-        let age = entry.metadata().ok()?.modified().ok()?.elapsed().ok()?;
-        // (Where processes cannot be looked up, nothing is removed.)
-        let gone = Path::new("/proc/self").exists() && !Path::new("/proc").join(process.to_string()).exists();
-        Some(gone && age > std::time::Duration::from_secs(600))
-    };
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        if stale(&entry) == Some(true) {
-            let path = entry.path();
-            let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
-        }
-    }
-}
-
 /// Hundreds of checkpoints, strengths and shards are open at a time: as many as the system lets us.
 fn raise_file_limit() {
     #[cfg(target_os = "linux")]
@@ -505,62 +478,16 @@ const TRAINING_KEYS: [&str; 8] =
 
 /// Complete, under a temporary name.
 enum Finished {
-    File(NamedTempFile, PathBuf),
-    Folder(TempDir, PathBuf),
+    File(Draft),
+    Folder(FolderDraft),
 }
 
 impl Finished {
     /// Gives the output its name; returns its bytes.
     fn put(self) -> Result<u64> {
-        match self {
-            Self::File(file, path) => {
-                let io = |source| CheckpointError::Io { path: path.clone(), source };
-                let bytes = file.as_file().metadata().map_err(io)?.len();
-                crate::store::set_ordinary_permissions(file.as_file()).map_err(io)?;
-                file.persist(&path).map_err(|error| io(error.error))?;
-                Ok(bytes)
-            }
-            Self::Folder(folder, path) => {
-                let io = |source| CheckpointError::Io { path: path.clone(), source };
-                let mut bytes = 0;
-                for entry in std::fs::read_dir(folder.path()).map_err(io)? {
-                    bytes += entry.and_then(|entry| entry.metadata()).map_err(io)?.len();
-                }
-                make_readable(folder.path()).map_err(io)?;
-                // An old folder steps aside first: at no time is there half of one under the name.
-                // (Callers make sure that it is one of ours.)
-                let old = if path.symlink_metadata().is_ok() {
-                    let parent =
-                        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                    let aside = temporary().tempdir_in(parent).map_err(io)?;
-                    std::fs::rename(&path, aside.path().join("old")).map_err(io)?;
-                    Some(aside)
-                } else {
-                    None
-                };
-                if let Err(error) = std::fs::rename(folder.path(), &path) {
-                    // Nothing is lost: what was there goes back to its place.
-                    if let Some(aside) = &old {
-                        let _ = std::fs::rename(aside.path().join("old"), &path);
-                    }
-                    return Err(io(error));
-                }
-                // (The folder has left its temporary name, so there is nothing to remove.)
-                let _ = folder.keep();
-                drop(old);
-                Ok(bytes)
-            }
-        }
+        Ok(match self {
+            Self::File(draft) => draft.finish()?,
+            Self::Folder(draft) => draft.finish()?,
+        })
     }
-}
-
-#[cfg(unix)]
-fn make_readable(folder: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
-}
-
-#[cfg(not(unix))]
-fn make_readable(_: &Path) -> std::io::Result<()> {
-    Ok(())
 }

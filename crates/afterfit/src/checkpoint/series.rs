@@ -44,6 +44,8 @@ pub struct Series {
     pub shards: Option<Vec<String>>,
     /// Name of its index, when it has one.
     pub(super) index: Option<String>,
+    /// Which mass sequence each tensor's weights come from: the first for all, unless groups have their own.
+    pub sequences: Vec<usize>,
     /// The type each tensor is written in unless another is asked for.
     pub(super) native: Vec<Dtype>,
     /// By checkpoint, then by tensor.
@@ -70,7 +72,7 @@ impl Series {
             if checkpoint.is_average() && !rest.is_empty() {
                 return Err(CheckpointError::IsAverage { path: path.clone() });
             }
-            if checkpoint.is_of_kind(crate::dial::KIND) {
+            if checkpoint.is_of_kind(crate::files::dial_file::KIND) {
                 return Err(CheckpointError::IsDial { path: path.clone() });
             }
             Ok(checkpoint)
@@ -86,6 +88,7 @@ impl Series {
     fn of(first: Checkpoint) -> Self {
         Self {
             places: vec![first.tensors.iter().map(|tensor| tensor.place.clone()).collect()],
+            sequences: Vec::new(),
             native: first.tensors.iter().map(|tensor| tensor.dtype).collect(),
             files: vec![first.files],
             treatments: Vec::new(),

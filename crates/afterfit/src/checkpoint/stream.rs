@@ -13,14 +13,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use safetensors::Dtype;
 
-use super::{CheckpointError, DataFile, Place, Result, Tensor, number, write_at};
+use super::{CheckpointError, DataFile, Place, Result, Tensor, number};
+use crate::files::FileError;
+use crate::files::source::write_at;
+use crate::sums::kernel::{Accumulate, BLOCK, Element, HELD};
 
 /// Elements of a chunk, if memory allows: with 60 checkpoints it stays within a core's second-level cache.
 pub(super) const CHUNK: usize = 16384;
-/// Chunks are multiples of this: the sums are formed in blocks of so many elements.
-const BLOCK: usize = 16;
-/// Rows whose sums stay in registers at a time.
-const HELD: usize = 6;
 /// Checkpoints read before their sum is taken: a bound on memory for any number of them.
 const GROUP: usize = 32;
 /// Gaps up to this many bytes are read over rather than skipped, in tensors that do not lie row by row.
@@ -29,8 +28,8 @@ const MOST_GAP: u64 = 4096;
 /// One weighted sum.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
-    /// One for each source.
-    pub(crate) weights: Vec<f64>,
+    /// By mass sequence (parameter groups may have masses of their own), then one for each source.
+    pub(crate) weights: Vec<Vec<f64>>,
     /// Whether the centre is added: an average. Otherwise the row is the centred sum itself (a dial's node).
     pub(crate) absolute: bool,
     /// The file it ends in, for messages.
@@ -42,6 +41,8 @@ pub(crate) struct Sum<'a> {
     pub(crate) tensor: &'a Tensor,
     /// Its place in each source.
     pub(crate) places: Vec<&'a Place>,
+    /// Whose weights: its parameter group's mass sequence.
+    pub(crate) sequence: usize,
     /// The type of its sums.
     pub(crate) dtype: Dtype,
     /// For each row, files and offsets (several for tied tensors).
@@ -63,10 +64,10 @@ pub(crate) struct Pass<'a> {
 }
 
 /// What a pass saw.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
-    /// The largest |w − c|.
-    pub(crate) reach: f64,
+    /// The largest |w − c| of each mass sequence.
+    pub(crate) reach: Vec<f64>,
 }
 
 /// Buffers of one worker.
@@ -78,7 +79,7 @@ struct Worker {
     raw: Vec<u64>,
     center: Vec<f64>,
     sums: Vec<f64>,
-    moved: Box<[[f64; BLOCK]; GROUP]>,
+    moved: Vec<[f64; BLOCK]>,
     row: Vec<f64>,
     out: Vec<u8>,
     gather: Gather,
@@ -96,10 +97,12 @@ impl Pass<'_> {
         let chunk = (self.memory / threads as u64 / each).min(CHUNK as u64) as usize / BLOCK * BLOCK;
         let chunk = chunk.max(16 * BLOCK);
         // By group of rows, then by source: what the innermost loop reads lies together.
-        let weights: Vec<Vec<f64>> = self
-            .rows
-            .chunks(HELD)
-            .map(|rows| (0..sources).flat_map(|k| rows.iter().map(move |row| row.weights[k])).collect())
+        let sequences = self.rows.first().map_or(1, |row| row.weights.len());
+        let by_source = |rows: &[Row], sequence: usize| -> Vec<f64> {
+            (0..sources).flat_map(|k| rows.iter().map(move |row| row.weights[sequence][k])).collect()
+        };
+        let weights: Vec<Vec<Vec<f64>>> = (0..sequences)
+            .map(|sequence| self.rows.chunks(HELD).map(|rows| by_source(rows, sequence)).collect())
             .collect();
         // Jobs are numbered through all tensors; `firsts` says where each tensor's begin.
         let mut firsts = Vec::with_capacity(self.sums.len() + 1);
@@ -109,10 +112,11 @@ impl Pass<'_> {
             jobs += sum.tensor.len().div_ceil(chunk as u64);
         }
         let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-        let outcome: Mutex<Result<Seen>> = Mutex::new(Ok(Seen::default()));
+        let nothing = Seen { reach: vec![0.0; sequences] };
+        let outcome: Mutex<Result<Seen>> = Mutex::new(Ok(nothing.clone()));
         rayon::broadcast(|_| {
             let mut worker = Worker::new();
-            let mut seen = Seen::default();
+            let mut seen = nothing.clone();
             while !stop.load(Ordering::Relaxed) {
                 let job = next.fetch_add(1, Ordering::Relaxed);
                 if job >= jobs {
@@ -121,14 +125,16 @@ impl Pass<'_> {
                 let at = firsts.partition_point(|&first| first <= job) - 1;
                 let start = (job - firsts[at]) * chunk as u64;
                 let count = (self.sums[at].tensor.len() - start).min(chunk as u64) as usize;
-                if let Err(error) = worker.sum(self, &self.sums[at], start, count, &weights, &mut seen) {
+                if let Err(error) =
+                    worker.sum(self, &self.sums[at], start, count, &weights[self.sums[at].sequence], &mut seen)
+                {
                     stop.store(true, Ordering::Relaxed);
                     *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Err(error);
                     return;
                 }
             }
             if let Ok(all) = &mut *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
-                all.reach = all.reach.max(seen.reach);
+                all.reach.iter_mut().zip(&seen.reach).for_each(|(all, seen)| *all = all.max(*seen));
             }
         });
         outcome.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -143,7 +149,7 @@ impl Worker {
             raw: Vec::new(),
             center: Vec::new(),
             sums: Vec::new(),
-            moved: Box::new([[0.0; BLOCK]; GROUP]),
+            moved: vec![[0.0; BLOCK]; GROUP],
             row: Vec::new(),
             out: Vec::new(),
             gather: Gather::default(),
@@ -178,34 +184,16 @@ impl Worker {
             }
             first = 1;
         }
-        let arch = pulp::Arch::new();
+        let starts: Vec<usize> = (0..rows).map(|row| row * padded).collect();
         while first < pass.files.len() {
             let group = (pass.files.len() - first).min(GROUP);
             self.read(pass, sum, first, group, start, count)?;
-            let (center, sums, moved) = (&self.center[..], &mut self.sums[..], &mut *self.moved);
-            match is_wide {
-                true => {
-                    arch.dispatch(Accumulate { inputs: &self.wide, padded, weights, first, rows, center, sums, moved });
-                }
-                false => {
-                    arch.dispatch(Accumulate {
-                        inputs: &self.narrow,
-                        padded,
-                        weights,
-                        first,
-                        rows,
-                        center,
-                        sums,
-                        moved,
-                    });
-                }
-            }
-            if pass.rows.iter().any(|row| !row.absolute) {
-                seen.reach = seen.reach.max(match is_wide {
-                    true => reach(&self.wide, padded, &center[..count]),
-                    false => reach(&self.narrow, padded, &center[..count]),
-                });
-            }
+            let chunk = Chunk { padded, group, weights, first, starts: &starts, center: &self.center };
+            let reach = match is_wide {
+                true => chunk.add(&self.wide, &mut self.sums, &mut self.moved),
+                false => chunk.add(&self.narrow, &mut self.sums, &mut self.moved),
+            };
+            seen.reach[sum.sequence] = seen.reach[sum.sequence].max(reach);
             first += group;
         }
         for (n, row) in pass.rows.iter().enumerate() {
@@ -232,8 +220,7 @@ impl Worker {
             }
             let size = self.out.len() as u64 / count as u64;
             for (file, offset) in &sum.targets[n] {
-                write_at(file, &self.out, offset + start * size)
-                    .map_err(|source| CheckpointError::Io { path: row.path.clone(), source })?;
+                write_at(file, &self.out, offset + start * size).map_err(FileError::io(&row.path))?;
             }
         }
         (pass.progress)(pass.files.len() as u64 * count as u64 * number::size(sum.tensor.dtype).unwrap_or(1));
@@ -253,13 +240,17 @@ impl Worker {
         let dtype = sum.tensor.dtype;
         let padded = count.next_multiple_of(BLOCK);
         let is_wide = dtype == Dtype::F64;
-        // Padding may hold anything: what becomes of it is never looked at.
         match is_wide {
             true => self.wide.resize(group * padded, 0.0),
             false => self.narrow.resize(group * padded, 0.0),
         }
         let bytes = count * number::size(dtype).unwrap_or(1) as usize;
         for k in 0..group {
+            // Padding counts as not having moved.
+            match is_wide {
+                true => self.wide[k * padded + count..(k + 1) * padded].fill(0.0),
+                false => self.narrow[k * padded + count..(k + 1) * padded].fill(0.0),
+            }
             let place = sum.places[first + k];
             let file = &pass.files[first + k][place.file as usize];
             let into: &mut [u8] = match dtype {
@@ -299,7 +290,7 @@ impl Worker {
             };
             if let Some(at) = (0..count).find(|&at| !value(at).is_finite()) {
                 return CheckpointError::NotFinite {
-                    path: pass.files[source][sum.places[source].file as usize].path.clone(),
+                    path: pass.files[source][sum.places[source].file as usize].path().into(),
                     name: sum.tensor.name.clone(),
                     value: value(at),
                     position: start + at as u64,
@@ -317,102 +308,34 @@ impl Worker {
     }
 }
 
+/// A group of sources on its way into the sums.
+struct Chunk<'a> {
+    padded: usize,
+    group: usize,
+    weights: &'a [Vec<f64>],
+    first: usize,
+    starts: &'a [usize],
+    center: &'a [f64],
+}
+
+impl Chunk<'_> {
+    fn add<T: Element>(&self, inputs: &[T], sums: &mut [f64], moved: &mut [[f64; BLOCK]]) -> f64 {
+        pulp::Arch::new().dispatch(Accumulate {
+            inputs,
+            stride: self.padded,
+            count: self.group,
+            weights: self.weights,
+            first: self.first,
+            rows: self.starts,
+            center: self.center,
+            sums,
+            moved,
+        })
+    }
+}
+
 fn all_finite(values: &[f64]) -> bool {
     values.iter().fold(true, |all, value| all & value.is_finite())
-}
-
-/// What the sums are made from.
-trait Element: Copy + Into<f64> {}
-impl Element for f32 {}
-impl Element for f64 {}
-
-/// `sums[n][i] += Σ_k weights[k][n] · (inputs[k][i] − center[i])`. A block of every source is widened and centred once;
-/// then six rows of two vectors stay in registers while all sources pass by.
-struct Accumulate<'a, T> {
-    /// By source, `padded` apart.
-    inputs: &'a [T],
-    padded: usize,
-    /// By group of [`HELD`] rows, then by source, then by row of the group.
-    weights: &'a [Vec<f64>],
-    /// Which source the inputs start with.
-    first: usize,
-    rows: usize,
-    center: &'a [f64],
-    /// By row, `padded` apart.
-    sums: &'a mut [f64],
-    /// Room for a block of every source.
-    moved: &'a mut [[f64; BLOCK]; GROUP],
-}
-
-impl<T: Element> pulp::WithSimd for Accumulate<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, simd: S) {
-        let Self { inputs, padded, weights, first, rows, center, sums, moved } = self;
-        for (block, center) in center.as_chunks::<BLOCK>().0.iter().enumerate() {
-            let at = block * BLOCK;
-            let mut count = 0;
-            for (moved, input) in moved.iter_mut().zip(inputs.chunks_exact(padded)) {
-                for ((moved, &value), center) in moved.iter_mut().zip(&input[at..]).zip(center) {
-                    *moved = value.into() - center;
-                }
-                count += 1;
-            }
-            let moved = &moved[..count];
-            for (group, weights) in weights.iter().enumerate() {
-                let held = (rows - group * HELD).min(HELD);
-                let (weights, sums) = (&weights[first * held..], &mut sums[group * HELD * padded + at..]);
-                match held {
-                    1 => add_rows::<S, 1>(simd, moved, weights, sums, padded),
-                    2 => add_rows::<S, 2>(simd, moved, weights, sums, padded),
-                    3 => add_rows::<S, 3>(simd, moved, weights, sums, padded),
-                    4 => add_rows::<S, 4>(simd, moved, weights, sums, padded),
-                    5 => add_rows::<S, 5>(simd, moved, weights, sums, padded),
-                    _ => add_rows::<S, HELD>(simd, moved, weights, sums, padded),
-                }
-            }
-        }
-    }
-}
-
-/// N rows of one block.
-#[inline(always)]
-fn add_rows<S: pulp::Simd, const N: usize>(
-    simd: S,
-    moved: &[[f64; BLOCK]],
-    weights: &[f64],
-    sums: &mut [f64],
-    padded: usize,
-) {
-    let width = 2 * S::F64_LANES;
-    for start in (0..BLOCK).step_by(width) {
-        // (Plain loops: closures would not be compiled for the wide registers.)
-        let mut held = [[simd.splat_f64s(0.0); 2]; N];
-        for (m, held) in held.iter_mut().enumerate() {
-            let (sums, _) = S::as_simd_f64s(&sums[m * padded + start..][..width]);
-            held.copy_from_slice(sums);
-        }
-        for (moved, weights) in moved.iter().zip(weights.as_chunks::<N>().0) {
-            let (moved, _) = S::as_simd_f64s(&moved[start..][..width]);
-            for (held, &weight) in held.iter_mut().zip(weights) {
-                let weight = simd.splat_f64s(weight);
-                held[0] = simd.mul_add_f64s(weight, moved[0], held[0]);
-                held[1] = simd.mul_add_f64s(weight, moved[1], held[1]);
-            }
-        }
-        for (m, held) in held.iter().enumerate() {
-            let (sums, _) = S::as_mut_simd_f64s(&mut sums[m * padded + start..][..width]);
-            sums.copy_from_slice(held);
-        }
-    }
-}
-
-/// The largest |input − center|.
-fn reach<T: Element>(inputs: &[T], padded: usize, center: &[f64]) -> f64 {
-    let rows = inputs.chunks_exact(padded);
-    rows.flat_map(|row| row.iter().zip(center))
-        .fold(0.0, |reach, (&value, center)| reach.max((value.into() - center).abs()))
 }
 
 /// Reads one tensor of one checkpoint, to be copied.

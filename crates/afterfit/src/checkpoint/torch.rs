@@ -9,9 +9,11 @@ use safetensors::Dtype;
 
 use super::archive::{Archive, Placed};
 use super::pickle::{self, Id, Pickle, Value};
+use super::training::{GroupState, Settings};
 use super::{
     Checkpoint, CheckpointError, DataFile, Place, Result, Tensor, Training, contiguous, elements, malformed, number,
 };
+use crate::files::FileError;
 
 /// Where frameworks put the weights, best first: Lightning's averaging keeps the raw weights, which an average of the
 /// path needs, under `current_model_state`.
@@ -368,22 +370,34 @@ fn find_training(pickle: &Pickle, scalar: &mut dyn FnMut(Described) -> Option<f6
         _ => pickle.float(id).or_else(|| numpy_scalar(pickle, id)),
     };
     for &group in groups {
-        let rate = ["lr", "learning_rate"].iter().find_map(|name| pickle.lookup(group, name)).and_then(&mut number);
-        training.add_group(rate);
-        let mut setting = |name: &str| pickle.lookup(group, name).and_then(&mut number);
-        training.momentum = training.momentum.or(setting("momentum"));
-        training.weight_decay = training.weight_decay.or(setting("weight_decay"));
-        training.adaptive |= ["betas", "eps", "rho", "etas", "history_size", "ns_steps"]
-            .iter()
-            .any(|name| pickle.lookup(group, name).is_some());
-        training.dampening = training.dampening.or(setting("dampening"));
-        if let Some(Value::Bool(nesterov)) = pickle.lookup(group, "nesterov").map(|id| pickle.get(id)) {
-            training.nesterov = *nesterov;
-        }
+        let find = |name: &str| pickle.lookup(group, name);
+        let rate = ["lr", "learning_rate"].iter().find_map(|name| find(name)).and_then(&mut number);
+        let mut setting = |name: &str| find(name).and_then(&mut number);
+        let is_true = |name: &str| matches!(find(name).map(|id| pickle.get(id)), Some(Value::Bool(true)));
+        let settings = Settings {
+            momentum: setting("momentum"),
+            dampening: setting("dampening"),
+            nesterov: is_true("nesterov"),
+            beta1: find("betas").and_then(|betas| pickle.items(betas)?.first().copied()).and_then(&mut number),
+            weight_decay: find("weight_decay").and_then(&mut number),
+            decoupled: is_true("decoupled_weight_decay"),
+        };
+        let list = |name: &str| find(name).and_then(|list| pickle.items(list)).unwrap_or_default();
+        training.groups.push(GroupState {
+            rate,
+            optimizer: settings.optimizer(&|name| find(name).is_some()),
+            weight_decay: settings.weight_decay,
+            names: list("param_names").iter().filter_map(|&id| pickle.text(id).map(str::to_owned)).collect(),
+            numbers: list("params").iter().filter_map(|&id| usize::try_from(pickle.int(id)?).ok()).collect(),
+        });
     }
-    if training.rate.is_none() {
+    if training.rate().is_none() {
         let bare = ["lr", "learning_rate", "rate"].iter().find_map(|name| pickle.lookup(root, name));
-        training.rate = bare.and_then(&mut number);
+        let rate = bare.and_then(&mut number);
+        match training.groups.first_mut() {
+            Some(group) => group.rate = rate,
+            None => training.groups.extend(rate.map(|rate| GroupState { rate: Some(rate), ..GroupState::default() })),
+        }
     }
     training
 }
@@ -410,7 +424,7 @@ const FREE_EXPANSION: u64 = 1 << 20;
 /// Checks a described tensor against its storage.
 fn place(path: &Path, tensor: Described, storage: Placed) -> Result<Tensor> {
     let Described { name, dtype, shape, strides, offset, .. } = tensor;
-    let refuse = |name: &str, reason: String| CheckpointError::Tensor { path: path.into(), name: name.into(), reason };
+    let refuse = |name: &str, reason: String| CheckpointError::from(FileError::tensor(path, name, reason));
     let size = number::size(dtype).ok_or_else(|| refuse(&name, format!("type {dtype:?} is not supported")))?;
     // One past the last element that any index reaches.
     let reach = match elements(&shape) {
@@ -512,7 +526,7 @@ const LEGACY_MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 
 /// The old format: pickles for a magic number, a version, the machine, the object and its storage keys, one after the
 /// other; then each storage as a count and its numbers.
 pub(super) fn open_legacy(path: &Path, file: File, key: Option<&str>) -> Result<Checkpoint> {
-    let io = |source| CheckpointError::Io { path: path.into(), source };
+    let io = |source| FileError::Io { path: path.into(), source };
     let length = file.metadata().map_err(io)?.len();
     let mut reader = BufReader::new(&file);
     let mut position = 0;

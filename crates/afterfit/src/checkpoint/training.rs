@@ -1,71 +1,123 @@
-//! What made a series of checkpoints: rates, momentum, and when each was saved.
+//! What a checkpoint says about its training, and where the rates between checkpoints come from.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use afterfit_core::error::require_rate;
+use afterfit_core::{Heuristic, Optimizer, RateRun, Rates};
+
 use super::{CheckpointError, Result, malformed};
-use crate::error::require_rate;
-use crate::optimizer::MOST_STEPS;
-use crate::scheme::RateRun;
 
 /// What a checkpoint says about its training.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct Training {
-    /// The rate of the step that would come next.
-    pub rate: Option<f64>,
-    /// Another rate, when its parameter groups have several.
-    pub other_rate: Option<f64>,
-    /// Momentum μ of torch's SGD.
-    pub momentum: Option<f64>,
-    /// torch's `nesterov=True`.
-    pub nesterov: bool,
-    /// torch's `dampening`.
-    pub dampening: Option<f64>,
-    /// Weight decay of the training itself.
-    pub weight_decay: Option<f64>,
-    /// Adam and its kind: a rate of its own for every weight, which no scheme covers.
-    pub adaptive: bool,
+    /// The optimizer's parameter groups, in its order.
+    pub groups: Vec<GroupState>,
     /// Step number.
     pub step: Option<u64>,
     /// Epoch number.
     pub epoch: Option<u64>,
 }
 
-impl Training {
-    /// Takes in one parameter group.
-    pub(super) fn add_group(&mut self, rate: Option<f64>) {
-        match (self.rate, rate) {
-            (None, rate) => self.rate = rate,
-            (Some(first), Some(rate)) if first != rate => self.other_rate = self.other_rate.or(Some(rate)),
-            _ => {}
+/// One parameter group of an optimizer.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+pub struct GroupState {
+    /// The rate of the step that would come next.
+    pub rate: Option<f64>,
+    /// The optimizer, with its own constants; none when only a rate is known.
+    pub optimizer: Option<Optimizer>,
+    /// Weight decay of the training itself.
+    pub weight_decay: Option<f64>,
+    /// Its tensors by name, where the state has names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+    /// Its tensors by number.
+    #[serde(skip)]
+    pub numbers: Vec<usize>,
+}
+
+/// The settings of a parameter group, by which its optimizer is known.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Settings {
+    pub(super) momentum: Option<f64>,
+    pub(super) dampening: Option<f64>,
+    pub(super) nesterov: bool,
+    pub(super) beta1: Option<f64>,
+    pub(super) weight_decay: Option<f64>,
+    pub(super) decoupled: bool,
+}
+
+impl Settings {
+    /// The optimizer whose groups have settings of these names.
+    pub(super) fn optimizer(&self, has: &dyn Fn(&str) -> bool) -> Option<Optimizer> {
+        let momentum = self.momentum.unwrap_or(0.0);
+        let heuristic = |name| Some(Optimizer::Heuristic(name));
+        if has("history_size") {
+            return heuristic(Heuristic::Lbfgs);
         }
+        if has("ns_steps") || has("ns_coefficients") {
+            return heuristic(Heuristic::Muon);
+        }
+        if has("scale_parameter") || has("relative_step") || has("beta2_decay") {
+            return heuristic(Heuristic::Adafactor);
+        }
+        if has("trust_coefficient") || has("trust_coeff") {
+            return heuristic(if has("betas") { Heuristic::Lamb } else { Heuristic::Lars });
+        }
+        if has("etas") {
+            return heuristic(Heuristic::SignSgd);
+        }
+        if has("betas") && !has("eps") {
+            return heuristic(Heuristic::Lion);
+        }
+        if has("betas") || has("eps") {
+            // RMSprop, Adagrad and Adadelta divide by second moments, too; RMSprop may have momentum.
+            let weight_decay = if self.decoupled { self.weight_decay.unwrap_or(0.0) } else { 0.0 };
+            return Some(Optimizer::Adam { beta1: self.beta1.unwrap_or(momentum), weight_decay });
+        }
+        self.momentum?;
+        Some(match (momentum, self.nesterov) {
+            (0.0, _) => Optimizer::Sgd,
+            (momentum, true) => Optimizer::Nesterov { momentum },
+            (momentum, false) => Optimizer::HeavyBall { momentum, dampening: self.dampening.unwrap_or(0.0) },
+        })
+    }
+}
+
+impl Training {
+    /// The first group's rate.
+    #[must_use]
+    pub fn rate(&self) -> Option<f64> {
+        self.groups.first().and_then(|group| group.rate)
     }
 
     /// From the metadata of a safetensors file: `rate` or `lr`, `momentum`, `nesterov`, `weight_decay`, `step`, `epoch`.
     pub(super) fn from_metadata(metadata: &BTreeMap<String, String>) -> Self {
         let number = |name: &str| metadata.get(name).and_then(|text| text.trim().parse::<f64>().ok());
         let count = |name: &str| metadata.get(name).and_then(|text| text.trim().parse().ok());
-        Self {
-            rate: number("rate").or_else(|| number("lr")).or_else(|| number("learning_rate")),
+        let settings = Settings {
             momentum: number("momentum"),
             nesterov: metadata.get("nesterov").is_some_and(|text| text.eq_ignore_ascii_case("true")),
             weight_decay: number("weight_decay"),
+            ..Settings::default()
+        };
+        let group = GroupState {
+            rate: number("rate").or_else(|| number("lr")).or_else(|| number("learning_rate")),
+            optimizer: settings.optimizer(&|_| false),
+            weight_decay: settings.weight_decay,
+            ..GroupState::default()
+        };
+        Self {
+            groups: if group == GroupState::default() { Vec::new() } else { vec![group] },
             step: count("step").or_else(|| count("global_step")),
             epoch: count("epoch"),
-            ..Self::default()
         }
     }
 
     /// Fills what is missing from another source, such as an optimizer file beside the weights.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
-            rate: self.rate.or(other.rate),
-            other_rate: self.other_rate.or(other.other_rate),
-            momentum: self.momentum.or(other.momentum),
-            nesterov: self.nesterov || other.nesterov,
-            dampening: self.dampening.or(other.dampening),
-            weight_decay: self.weight_decay.or(other.weight_decay),
-            adaptive: self.adaptive || other.adaptive,
+            groups: if self.groups.is_empty() { other.groups } else { self.groups },
             step: self.step.or(other.step),
             epoch: self.epoch.or(other.epoch),
         }
@@ -112,22 +164,34 @@ impl std::str::FromStr for RateSource {
 }
 
 impl RateSource {
+    /// The rates of a run of `steps` steps, for a schedule whose numbers are steps.
+    pub fn rates(&self, steps: u64) -> Result<Rates> {
+        let Self::Schedule(breaks) = self else {
+            return Err(CheckpointError::Setting("a schedule of rates is needed here".into()));
+        };
+        let ends = breaks.iter().skip(1).map(|&(number, _)| number).chain([u64::MAX]);
+        let runs = breaks.iter().zip(ends);
+        Ok(runs.map(|(&(from, rate), to)| RateRun { steps: to.min(steps).saturating_sub(from), rate }).collect())
+    }
+
     /// `(number, rate)` pairs, rising: each rate holds from its number on.
-    fn breaks(&self, numbers: &[u64], trainings: &[Training]) -> Result<Vec<(u64, f64)>> {
+    pub(super) fn breaks(&self, numbers: &[u64], trainings: &[Training], group: usize) -> Result<Vec<(u64, f64)>> {
         match self {
             Self::Schedule(breaks) => Ok(breaks.clone()),
             Self::Table(path) => read_table(path),
             Self::Checkpoints => {
                 // The last one's rate is never used.
                 let used = &numbers[..numbers.len().saturating_sub(1).max(1)];
-                let pairs = used.iter().zip(trainings).map(|(&number, training)| match training.rate {
-                    Some(rate) if (0.0..=1e50).contains(&rate) => Ok((number, rate)),
-                    Some(rate) => Err(CheckpointError::Setting(format!(
-                        "checkpoint {number} says that its rate is {rate}: it must be at least 0 and at most 1e50"
-                    ))),
-                    None => Err(CheckpointError::Setting(format!(
-                        "the rates are not known: checkpoint {number} does not say what its rate was"
-                    ))),
+                let pairs = used.iter().zip(trainings).map(|(&number, training)| {
+                    match training.groups.get(group).and_then(|group| group.rate) {
+                        Some(rate) if (0.0..=1e50).contains(&rate) => Ok((number, rate)),
+                        Some(rate) => Err(CheckpointError::Setting(format!(
+                            "checkpoint {number} says that its rate is {rate}: it must be at least 0 and at most 1e50"
+                        ))),
+                        None => Err(CheckpointError::Setting(format!(
+                            "the rates are not known: checkpoint {number} does not say what its rate was"
+                        ))),
+                    }
                 });
                 pairs.collect()
             }
@@ -172,82 +236,4 @@ fn read_table(path: &Path) -> Result<Vec<(u64, f64)>> {
         breaks.push((number, rate));
     }
     if breaks.is_empty() { Err(refuse("there is no rate in it".into())) } else { Ok(breaks) }
-}
-
-/// When the checkpoints were saved, in optimizer steps from the path's origin, and the rate of every step.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Timeline {
-    /// The step of each checkpoint, rising.
-    pub kept: Vec<u64>,
-    /// The rates of all steps up to the last checkpoint.
-    pub runs: Vec<RateRun>,
-}
-
-impl Timeline {
-    /// `numbers` are those of the checkpoints; one number is `steps_per_number` steps; the path starts at `origin`.
-    pub fn new(
-        numbers: &[u64],
-        trainings: &[Training],
-        source: &RateSource,
-        steps_per_number: u64,
-        origin: u64,
-    ) -> Result<Self> {
-        let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
-        if origin > first {
-            return Err(CheckpointError::Setting(format!(
-                "the origin {origin} lies after the first checkpoint, {first}"
-            )));
-        }
-        let steps = (last - origin).checked_mul(steps_per_number).filter(|&steps| steps <= MOST_STEPS);
-        if steps.is_none() {
-            let span = last - origin;
-            return Err(CheckpointError::Setting(format!(
-                "{span} × {steps_per_number} steps are more than the {MOST_STEPS} this computes weights for"
-            )));
-        }
-        let mut breaks = source.breaks(numbers, trainings)?;
-        if let Some(start) = breaks.first_mut() {
-            if start.0 > origin && *source != RateSource::Checkpoints {
-                return Err(CheckpointError::Setting(format!(
-                    "the rates start at {}, but the path starts at {origin}",
-                    start.0
-                )));
-            }
-            // (Rates from checkpoints: the first one's stands in for the time before it.)
-            start.0 = start.0.min(origin);
-        }
-        let ends = breaks.iter().skip(1).map(|&(number, _)| number).chain([u64::MAX]);
-        let mut runs: Vec<RateRun> = Vec::new();
-        for (&(start, rate), end) in breaks.iter().zip(ends) {
-            let (start, end) = (start.max(origin), end.min(last));
-            if start >= end {
-                continue;
-            }
-            let steps = (end - start) * steps_per_number;
-            match runs.last_mut() {
-                Some(run) if run.rate == rate => run.steps += steps,
-                _ => runs.push(RateRun { steps, rate }),
-            }
-        }
-        Ok(Self { kept: numbers.iter().map(|number| (number - origin) * steps_per_number).collect(), runs })
-    }
-
-    /// Steps without rates, for averages that need none.
-    #[must_use]
-    pub fn without_rates(numbers: &[u64]) -> Self {
-        Self { kept: numbers.to_vec(), runs: Vec::new() }
-    }
-
-    /// The rate of the step that leaves each checkpoint; none for the last.
-    #[must_use]
-    pub fn rate_at(&self, step: u64) -> Option<f64> {
-        let mut end = 0;
-        self.runs
-            .iter()
-            .find(|run| {
-                end += run.steps;
-                step < end
-            })
-            .map(|run| run.rate)
-    }
 }

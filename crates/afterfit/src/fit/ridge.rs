@@ -7,13 +7,12 @@
 
 use std::time::Instant;
 
-use crate::average::averages;
-use crate::error::{Result, require, require_l2};
+use afterfit_core::theory::{accelerated_momentum, steps_to_spend};
+use afterfit_core::{Answer, Optimizer, Stride, Weighting};
+
+use crate::error::{Result, require, require_l2, require_positive_rate};
 use crate::objective::{Quadratic, curvature};
-use crate::optimizer::{Method, Optimizer, RateSchedule};
-use crate::path::{Batches, LivePath};
-use crate::scheme::{Answer, Recurrence, Stride, Weighting};
-use crate::theory::{accelerated_momentum, steps_to_spend};
+use crate::run::{Batches, LivePath, Method, RateSchedule, Trainer, averages};
 
 use super::{Point, RESOLVED};
 
@@ -21,7 +20,7 @@ use super::{Point, RESOLVED};
 #[derive(Debug, Clone, Default)]
 pub struct RidgeRun {
     /// The optimizer; `None` is the preconditioned run. Descent and momentum methods are the same in every basis.
-    pub recurrence: Option<Recurrence>,
+    pub optimizer: Option<Optimizer>,
     /// The rate; `None` is 1 for the preconditioned run and 1/β otherwise.
     pub rate: Option<f64>,
     /// Steps; `None` is as many as the smallest λ needs, up to a limit.
@@ -43,7 +42,7 @@ pub struct RidgePath {
     /// The rate used.
     pub rate: f64,
     /// The optimizer used.
-    pub recurrence: Recurrence,
+    pub optimizer: Optimizer,
     /// Seconds spent on the eigendecomposition, and on the run with its averages.
     pub seconds: [f64; 2],
 }
@@ -67,9 +66,9 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
     let decomposed = start.elapsed().as_secs_f64();
     let eigenvalues = eigen.eigenvalues.clone();
     require(eigenvalues[0] >= 0.0, "smallest eigenvalue of the Hessian", eigenvalues[0], "at least 0")?;
-    let recurrence = run.recurrence.unwrap_or(Recurrence::Coordinatewise);
-    let (method, rate, needed) = match recurrence {
-        Recurrence::Coordinatewise | Recurrence::Preconditioned => {
+    let optimizer = run.optimizer.unwrap_or(Optimizer::Coordinatewise);
+    let (method, rate, needed) = match optimizer {
+        Optimizer::Coordinatewise | Optimizer::Preconditioned => {
             let factors = eigenvalues.iter().map(|e| 1.0 / (e + smallest)).collect();
             let rate = run.rate.unwrap_or(1.0);
             let slowest = 1.0 - rate / (1.0 + rate);
@@ -80,19 +79,15 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
                 Some(rate) => rate,
                 None => 1.0 / curvature(&eigen.quadratic)?.beta,
             };
-            let method = match recurrence {
-                Recurrence::HeavyBall { momentum } => Method::HeavyBall { momentum },
-                Recurrence::Nesterov { momentum } => Method::Nesterov { momentum },
-                Recurrence::NesterovPaper { alpha } => Method::NesterovPaper { alpha },
-                _ => Method::Descent,
-            };
-            let needed = steps_to_spend(recurrence, smallest, rate, 0.1 * RESOLVED)?;
+            let method = Method::of(optimizer)?;
+            let needed = steps_to_spend(optimizer, smallest, rate, 0.1 * RESOLVED)?;
             (method, rate, needed)
         }
     };
     let steps = run.steps.unwrap_or(needed.min(MOST_STEPS));
-    let optimizer = Optimizer::new(method.clone(), RateSchedule::Constant(rate));
-    let mut path = LivePath::new(&eigen.quadratic, optimizer, Batches::Full, steps, None)?;
+    require_positive_rate(rate)?;
+    let trainer = Trainer::new(method.clone(), RateSchedule::Constant(rate));
+    let mut path = LivePath::new(&eigen.quadratic, trainer, Batches::Full, steps, None)?;
     let strengths: Vec<Weighting> = l2.iter().map(|&l2| Weighting::L2(l2)).collect();
     let averaged = averages(&mut path, &strengths, Answer::Regularized, Stride::Linear)?;
     let points = l2.iter().zip(&averaged).map(|(&l2, averaged)| {
@@ -111,7 +106,7 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
     let points = points.collect();
     let weights = averaged.iter().map(|averaged| eigen.restore(&averaged.weights)).collect();
     let seconds = [decomposed, start.elapsed().as_secs_f64() - decomposed];
-    Ok(RidgePath { points, weights, steps, rate, recurrence: method.recurrence(), seconds })
+    Ok(RidgePath { points, weights, steps, rate, optimizer: method.optimizer(), seconds })
 }
 
 /// `max_i |1 − γ_i(e_i+λ)|^K` with `γ_i = ηf_i/(1+ληf_i)`.
@@ -128,6 +123,6 @@ impl RidgeRun {
     pub fn accelerated(quadratic: &Quadratic, smallest: f64) -> Result<Self> {
         let rate = 1.0 / curvature(quadratic)?.beta;
         let momentum = accelerated_momentum(rate, smallest)?;
-        Ok(Self { recurrence: Some(Recurrence::Nesterov { momentum }), rate: Some(rate), ..Self::default() })
+        Ok(Self { optimizer: Some(Optimizer::Nesterov { momentum }), rate: Some(rate), ..Self::default() })
     }
 }

@@ -9,13 +9,15 @@ use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par};
 use rayon::prelude::*;
 
-use crate::dial::{Dial, Nodes, plan};
-use crate::error::{Result, require, require_l2};
+use afterfit_core::plan::plan;
+use afterfit_core::tracker::Precision;
+use afterfit_core::{Answer, Combination, Family, Nodes, Target};
+
+use crate::dial::Dial;
+use crate::error::{Result, require, require_l2, require_positive_rate};
 use crate::objective::{Element, Features, Objective, Softmax, curvature};
-use crate::optimizer::{Method, Optimizer, OptimizerError, RateSchedule};
-use crate::path::{Batches, LivePath, Path};
 use crate::polish::Rescale;
-use crate::scheme::Scheme;
+use crate::run::{Batches, LivePath, Method, Path, RateSchedule, RunError, Trainer};
 
 use super::{Point, RESOLVED_APPROXIMATION};
 
@@ -116,6 +118,7 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
         Some(rate) => rate,
         None => (if batch == n { 0.9 } else { 0.5 }) / beta,
     };
+    require_positive_rate(rate)?;
     let steps = run.steps.unwrap_or((EPOCHS * (n / batch) as u64).max(FEWEST_STEPS));
     let method = run.method.clone().unwrap_or(Method::Nesterov { momentum: 0.98 });
     let batches = match batch == n {
@@ -127,27 +130,26 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
             seed: run.seed,
         },
     };
-    let optimizer = Optimizer::new(method, RateSchedule::Constant(rate));
-    let mut path = LivePath::new(objective, optimizer, batches, steps, None)?;
+    let trainer = Trainer::new(method, RateSchedule::Constant(rate));
+    let mut path = LivePath::new(objective, trainer, batches, steps, None)?;
 
     let (from, to) = l2.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), &l2| (low.min(l2), high.max(l2)));
     // A single strength is a range of its own.
     let to = to.max(from * 1.01);
-    let count = plan(from, to, path.info(), objective.width(), run.tolerance)?.nodes;
-    let mut dial = Dial::new(Nodes::new(from, to, count)?, path.info(), path.center())?;
+    let count = plan(Family::L2, from, to, path.info(), objective.width(), run.tolerance)?.nodes;
+    let mut dial = Dial::new(vec![Nodes::new(from, to, count)?], path.info(), path.center())?;
     path.for_each(&mut |iterate| match iterate.rate {
         Some(rate) => dial.push(iterate.weights, rate),
         None => dial.finish(iterate.weights),
     })?;
 
     // Gradients of a softmax are bounded, so a rate that is far too high does not blow them up: it ends above its start.
-    let (first, last) = (objective.value(path.center()), objective.value(dial.last()));
+    let (first, last) = (objective.value(path.center()), objective.value(&dial.last()));
     if rate > 1.0 / beta && (last.is_nan() || last > 2.0 * first) {
-        return Err(OptimizerError::Worse { first, last, rate, safe: 1.0 / beta }.into());
+        return Err(RunError::Worse { first, last, rate, safe: 1.0 / beta }.into());
     }
     let trained = start.elapsed().as_secs_f64();
-    let scheme = Scheme::new(dial.info())?;
-    let basis = Basis::new(&mut dial, &scheme, l2, objective.shape())?;
+    let basis = Basis::new(&mut dial, l2, objective.shape())?;
     let rescale_rows = rescale_rows(objective);
     // Intercepts are refitted in any case: averaging would have penalized them with the rest.
     let rescaled = if run.rescale || objective.has_intercept() {
@@ -156,7 +158,7 @@ pub fn softmax<T: Element>(objective: &Softmax<T>, l2: &[f64], run: &SoftmaxRun)
         vec![vec![1.0]; l2.len()]
     };
     let points = l2.iter().zip(&rescaled).map(|(&l2, rescaled)| {
-        let unfinished = scheme.remaining(l2)?;
+        let unfinished = dial.info().remaining(l2)?;
         let scale = run.rescale.then(|| rescaled[0]);
         Ok(Point { l2, unfinished, resolved: unfinished <= RESOLVED_APPROXIMATION, degrees: None, scale })
     });
@@ -210,16 +212,17 @@ struct Basis {
 }
 
 impl Basis {
-    fn new(dial: &mut Dial, scheme: &Scheme, l2: &[f64], shape: [usize; 2]) -> Result<Self> {
+    fn new(dial: &mut Dial, l2: &[f64], shape: [usize; 2]) -> Result<Self> {
         let mut coefficients = Vec::with_capacity(l2.len());
         for &l2 in l2 {
-            // Regularized, around a zero centre: Σ_j ℓ_j S_j + R w_K.
-            let mut row = dial.nodes().coefficients(l2)?;
-            row.push(scheme.remaining(l2)?);
-            coefficients.push(row);
+            // Around a zero centre: Σ_j a_j S_j + R w_K.
+            let reading = dial.tracker().read(0, &Target::L2(l2), Answer::Regularized, Precision::F64)?;
+            let Combination { mut sums, last } = reading.combination;
+            sums.push(last);
+            coefficients.push(sums);
         }
         let mut vectors = dial.sums();
-        vectors.push(dial.last().to_vec());
+        vectors.push(dial.last());
         Ok(Self { vectors, coefficients, rows: shape[0], classes: shape[1] })
     }
 

@@ -6,12 +6,12 @@ use super::{
     Learned, Numbers, Problem, Seconds, Validation, confuse, no_validation, ridge_name, row, row_losses, share_right,
     spread_of,
 };
-use crate::data::Target;
 use crate::error::{Result, require};
 use crate::fit::ridge;
 use crate::model::{About, Kind, Model, largest};
 use crate::objective::{Element, Features, Kernel, KernelRidge};
 use crate::select::{best, folds, mean_and_error, one_standard_error, split};
+use crate::table::Target;
 
 /// A kernel matrix of this many rows takes 3 GB.
 const MOST_KERNEL_ROWS: usize = 20_000;

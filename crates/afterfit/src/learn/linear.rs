@@ -5,12 +5,12 @@ use std::time::Instant;
 use super::{
     Learned, Numbers, Polish, Problem, Seconds, Validation, confuse, no_validation, ridge_name, row, row_losses, scores,
 };
-use crate::data::Target;
 use crate::error::Result;
 use crate::fit::{RidgePath, RidgeRun, ridge};
 use crate::model::{About, Kind, Model, largest};
 use crate::objective::{Element, Features, Moments, Rows, Shift};
 use crate::select::{best, folds, mean_and_error, one_standard_error, split};
+use crate::table::Target;
 
 impl Problem<'_> {
     pub(super) fn linear<T: Element>(&self, x: &Features<T>, other: Option<(Features<T>, &Target)>) -> Result<Learned> {

@@ -4,14 +4,15 @@ mod kernel;
 mod linear;
 mod softmax;
 
+use afterfit_core::Optimizer;
 use serde::Serialize;
 
-use crate::data::{Matrix, Target};
 use crate::dial::Dial;
 use crate::error::{Error, Result, require};
 use crate::fit::{Point, RidgePath, RidgeRun, SoftmaxRun};
 use crate::model::Model;
 use crate::objective::{DataError, Dense, Element, Features, Kernel, Rows};
+use crate::table::{Matrix, Target};
 
 /// Which model to fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -219,7 +220,7 @@ impl Units {
 fn learn_typed<T: Element>(mut x: Features<T>, target: &Target, settings: &Settings) -> Result<Learned> {
     if settings.standardize && matches!(settings.model, ModelChoice::Kernel(_)) {
         let what = "a kernel model cannot be standardized: scale the columns of the table, or set the kernel's gamma";
-        return Err(crate::data::ReadError::Empty { what: what.into() }.into());
+        return Err(crate::table::TableError::Unusable { what: what.into() }.into());
     }
     let columns = x.columns();
     match settings.model {
@@ -255,7 +256,7 @@ fn learn_typed<T: Element>(mut x: Features<T>, target: &Target, settings: &Setti
     if !learned.rows.iter().all(sound) || learned.model.weights.iter().any(|w| !w.is_finite()) {
         let what =
             "the numbers of this table are too large: their squares overflow; rescale the target or the features";
-        return Err(crate::data::ReadError::Empty { what: what.into() }.into());
+        return Err(crate::table::TableError::Unusable { what: what.into() }.into());
     }
     learned.model.about.resolved = learned.rows[learned.best].resolved;
     if settings.standardize && !matches!(settings.validation, Validation::Rows(..)) {
@@ -348,7 +349,7 @@ impl Problem<'_> {
     fn other_numbers(&self, target: &Target, classes: Option<&[String]>) -> Result<Numbers> {
         let Some(classes) = classes else {
             let Target::Numeric(values) = target else {
-                return Err(crate::data::ReadError::Empty {
+                return Err(crate::table::TableError::Unusable {
                     what: "the validation target holds texts, the training target numbers".into(),
                 }
                 .into());
@@ -357,7 +358,7 @@ impl Problem<'_> {
         };
         let (known, labels) = target.classes();
         let place = |name: &String| {
-            classes.iter().position(|class| class == name).ok_or_else(|| crate::data::ReadError::Empty {
+            classes.iter().position(|class| class == name).ok_or_else(|| crate::table::TableError::Unusable {
                 what: format!("the validation target has class \"{name}\", which the training target lacks"),
             })
         };
@@ -372,17 +373,16 @@ impl Problem<'_> {
 }
 
 fn no_validation() -> Error {
-    crate::data::ReadError::Empty { what: "no validation table was given".into() }.into()
+    crate::table::TableError::Unusable { what: "no validation table was given".into() }.into()
 }
 
 fn ridge_name(path: &RidgePath) -> &'static str {
-    use crate::scheme::Recurrence;
-    match path.recurrence {
-        Recurrence::Coordinatewise | Recurrence::Preconditioned => "preconditioned descent (Q = Σ + λ_min)",
-        Recurrence::Descent => "gradient descent",
-        Recurrence::HeavyBall { .. } => "heavy ball",
-        Recurrence::Nesterov { .. } => "Nesterov",
-        Recurrence::NesterovPaper { .. } => "the paper's Nesterov",
+    match path.optimizer {
+        Optimizer::Coordinatewise | Optimizer::Preconditioned => "preconditioned descent (Q = Σ + λ_min)",
+        Optimizer::HeavyBall { .. } => "heavy ball",
+        Optimizer::Nesterov { .. } => "Nesterov",
+        Optimizer::NesterovPaper { .. } => "the paper's Nesterov",
+        _ => "gradient descent",
     }
 }
 

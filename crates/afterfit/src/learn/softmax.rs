@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use super::{Learned, Polish, PolishReport, Problem, Row, Seconds, Validation, confuse, row, scores, share_right};
-use crate::data::Target;
 use crate::error::Result;
 use crate::fit::{Evaluation, SoftmaxPath, SoftmaxRun, softmax};
 use crate::model::{About, Kind, Model, largest};
 use crate::objective::{DataError, Element, Features, Objective, Softmax, log_sum_exp};
-use crate::optimizer::RateWarning;
 use crate::polish::polish;
+use crate::run::RateWarning;
 use crate::select::{best, folds, mean_and_error, one_standard_error, shuffled, split};
+use crate::table::Target;
 
 /// Most rows that softmax training losses are taken over.
 const TRAINING_SAMPLE: usize = 20_000;

@@ -161,7 +161,7 @@ impl KernelRidge {
     }
 
     /// Dual descent in the eigenbasis of K: the functional objective with each coordinate's rate scaled by its
-    /// eigenvalue κ. Returns the problem and the factors for [`crate::optimizer::Method::Coordinatewise`].
+    /// eigenvalue κ. Returns the problem and the factors for [`crate::run::Method::Coordinatewise`].
     pub fn dual(&self) -> Result<(Diagonalized, Vec<f64>), DataError> {
         let functional = self.functional()?.diagonalize()?;
         // Rounding may leave −1e-17 for a zero eigenvalue; that coordinate does not move either way.

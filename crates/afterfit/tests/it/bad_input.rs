@@ -2,12 +2,15 @@
 
 use std::path::Path as FilePath;
 
-use afterfit::average::averages;
-use afterfit::dial::{Dial, Nodes, plan};
+use afterfit::run::{averages};
+use afterfit::Nodes;
+use afterfit::dial::Dial;
+use afterfit::plan::plan;
 use afterfit::objective::{Csr, Dense, Features, Kernel, KernelRidge, LeastSquares, Quadratic, Softmax};
-use afterfit::optimizer::{Method, Optimizer, OptimizerError, Preconditioner, RateSchedule, State};
-use afterfit::path::{Batches, LivePath, Path, Recording, StoredPath, record};
-use afterfit::scheme::{Answer, PathInfo, Recurrence, Scheme, Stride, Weighting, strided};
+use afterfit::run::{Method, Trainer, RunError, Preconditioner, RateSchedule, State};
+use afterfit::run::{Batches, LivePath, Path};
+use afterfit::{Answer, PathInfo, Optimizer, Stride, Weighting};
+use afterfit::stride::{strided};
 use afterfit::theory::{Noise, Setting, nsgd_deviation, sgd_deviation};
 use afterfit::{Error, Result};
 use faer::Mat;
@@ -31,7 +34,7 @@ fn small() -> Quadratic {
 }
 
 fn live(objective: &Quadratic, method: Method, schedule: RateSchedule, steps: u64) -> Result<LivePath<'_>> {
-    LivePath::new(objective, Optimizer::new(method, schedule), Batches::Full, steps, None)
+    LivePath::new(objective, Trainer::new(method, schedule), Batches::Full, steps, None)
 }
 
 #[test]
@@ -45,7 +48,7 @@ fn strengths() {
     says(average(f64::INFINITY), "l2 is inf: it must be above 0 and at most 1e100");
     assert!(average(1e100).unwrap()[0].weights.iter().all(|w| w.is_finite()));
     assert!(average(1e-300).unwrap()[0].weights.iter().all(|w| w.is_finite()));
-    let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.1)).regularized(-2.0);
+    let optimizer = Trainer::new(Method::Descent, RateSchedule::Constant(0.1)).regularized(-2.0);
     let refused = LivePath::new(&objective, optimizer, Batches::Full, 5, None);
     says(refused, "l2 is -2: it must be above 0 and at most 1e100");
     says(objective.solve(-1.0, &[0.0; 2], None), "l2 is -1: it must be at least 0 and finite");
@@ -86,7 +89,7 @@ fn callers_that_do_not_fit() {
 fn a_refused_iterate_leaves_no_trace() {
     let objective = small();
     let mut path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 3).unwrap();
-    let mut dial = Dial::new(Nodes::new(0.01, 1.0, 4).unwrap(), path.info(), path.center()).unwrap();
+    let mut dial = Dial::new(vec![Nodes::new(0.01, 1.0, 4).unwrap()], path.info(), path.center()).unwrap();
     path.for_each(&mut |i| match i.rate {
         Some(rate) => dial.push(i.weights, rate),
         None => dial.finish(i.weights),
@@ -168,7 +171,7 @@ fn optimizers() {
         live(&objective, Method::Preconditioned(wrong), constant(), 5),
         "Q has 3 rows, but 2 are needed to fit the rows of the weights",
     );
-    let optimizer = || Optimizer::new(Method::Descent, constant());
+    let optimizer = || Trainer::new(Method::Descent, constant());
     let start = |center: &[f64]| LivePath::new(&objective, optimizer(), Batches::Full, 5, Some(center)).map(|_| ());
     says(start(&[1.0]), "the starting weights have 1 numbers: the objective needs 2");
     says(start(&[1.0, f64::NAN]), "the starting weights hold NaN at position 1: every number must be finite");
@@ -181,7 +184,7 @@ fn optimizers() {
     let softmax = Softmax::new(features(vec![1.0; 6], 3, 2), vec![0, 1, 0], 2, 0.0, true).unwrap();
     let q = Preconditioner::new(Mat::identity(2, 2)).unwrap();
     let refused =
-        LivePath::new(&softmax, Optimizer::new(Method::Preconditioned(q), constant()), Batches::Full, 5, None);
+        LivePath::new(&softmax, Trainer::new(Method::Preconditioned(q), constant()), Batches::Full, 5, None);
     says(refused, "Q applies to the rows of W and cannot be used while intercepts are trained with it");
     let state = State { step: 9, weights: vec![0.0; 2], memory: Vec::new() };
     let path = live(&objective, Method::Descent, constant(), 5).unwrap();
@@ -200,7 +203,7 @@ fn diverging_runs_name_the_rate_and_one_over_beta() {
             assert!(iterate.weights.iter().all(|w| w.is_finite()));
             Ok(())
         });
-        let Err(Error::Optimizer(OptimizerError::Diverged { rate, safe, .. })) = error else {
+        let Err(Error::Optimizer(RunError::Diverged { rate, safe, .. })) = error else {
             panic!("{error:?}");
         };
         assert!(rate == 5.0 && (safe - 0.5).abs() < 1e-12);
@@ -286,7 +289,7 @@ fn dials() {
     says(Nodes::new(1.0, 0.1, 8), "lower end of the l2 range is 1: it must be below the upper end, 0.1");
     says(Nodes::new(0.0, 0.1, 8), "l2 is 0: it must be above 0 and at most 1e100");
     says(Nodes::new(0.1, 1.0, 0), "number of dial nodes is 0: it must be from 1 to 256");
-    let mut dial = Dial::new(Nodes::new(0.01, 1.0, 8).unwrap(), path.info(), path.center()).unwrap();
+    let mut dial = Dial::new(vec![Nodes::new(0.01, 1.0, 8).unwrap()], path.info(), path.center()).unwrap();
     says(dial.read(0.1, Answer::Regularized), "this dial has seen no iterate yet");
     dial.finish(&[0.0, 0.0]).unwrap();
     says(dial.read(2.0, Answer::Regularized), "l2 2 lies outside this dial's range 0.01..1");
@@ -296,9 +299,9 @@ fn dials() {
     says(dial.push(&[1.0, f64::NAN], 0.1), "iterate 0 holds NaN at position 1: every number must be finite");
     says(dial.push(&[1.0, 1.0], 0.0), "rate is 0: it must be above 0 and at most 1e50");
     let coordinates =
-        PathInfo { recurrence: Recurrence::Coordinatewise, factors: Some(vec![1.0; 2]), ..path.info().clone() };
+        PathInfo { recurrence: Optimizer::Coordinatewise, factors: Some(vec![1.0; 2]), ..path.info().clone() };
     says(
-        Dial::new(Nodes::new(0.01, 1.0, 8).unwrap(), &coordinates, &[0.0; 2]),
+        Dial::new(vec![Nodes::new(0.01, 1.0, 8).unwrap()], &coordinates, &[0.0; 2]),
         "a dial needs scalar weights, but this path moves each coordinate at its own rate",
     );
     let info = path.info();
@@ -364,7 +367,7 @@ fn broken_files() {
     // A real dial, cut short or with its numbers spoiled.
     let objective = small();
     let mut path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap();
-    let mut dial = Dial::new(Nodes::new(0.01, 1.0, 3).unwrap(), path.info(), path.center()).unwrap();
+    let mut dial = Dial::new(vec![Nodes::new(0.01, 1.0, 3).unwrap()], path.info(), path.center()).unwrap();
     path.for_each(&mut |i| i.rate.map_or(Ok(()), |rate| dial.push(i.weights, rate))).unwrap();
     dial.save(&file).unwrap();
     let whole = std::fs::read(&file).unwrap();
@@ -410,7 +413,7 @@ proptest! {
     fn flipped_bytes_never_panic(at in 0_usize..4000, bit in 0_u8..8) {
         let objective = small();
         let mut path = live(&objective, Method::HeavyBall { momentum: 0.5 }, RateSchedule::Constant(0.1), 4).unwrap();
-        let mut dial = Dial::new(Nodes::new(0.01, 1.0, 3).unwrap(), path.info(), path.center()).unwrap();
+        let mut dial = Dial::new(vec![Nodes::new(0.01, 1.0, 3).unwrap()], path.info(), path.center()).unwrap();
         path.for_each(&mut |i| i.rate.map_or(Ok(()), |rate| dial.push(i.weights, rate))).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("dial");

@@ -1,9 +1,9 @@
 //! Theorem 4 with its corrected conditions, and the continuous-time forms.
 
-use afterfit::average::{averages, trace};
+use afterfit::run::{averages, trace};
 use afterfit::objective::{DataError, Objective, Quadratic, Rows};
-use afterfit::optimizer::{Method, RateSchedule};
-use afterfit::scheme::{Answer, Stride, Weighting};
+use afterfit::run::{Method, RateSchedule};
+use afterfit::{Answer, Stride, Weighting};
 use afterfit::theory::{Broken, bracket, flow};
 use faer::Mat;
 use proptest::prelude::*;

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use afterfit::average::averages;
+use afterfit::run::{averages};
 use afterfit::checkpoint::{
     Average, Checkpoint, DialFile, DialSetting, Format, Layout, LiveDial, RateSource, Series, Timeline, Training,
     Treatment, number, write_safetensors,
 };
 use afterfit::dial::{Dial, Nodes, Part};
-use afterfit::optimizer::{Method, RateSchedule};
-use afterfit::path::Path as _;
+use afterfit::run::{Method, RateSchedule};
+use afterfit::run::{Path as _};
 use afterfit::scheme::{
-    Answer, PathInfo, RateRun, Recurrence, Scheme, Stride, Weighting, comparator_weights, kept_weights, ratio_weights,
+    Answer, PathInfo, RateRun, Optimizer, Scheme, Stride, Weighting, comparator_weights, kept_weights, ratio_weights,
     strided,
 };
 use half::{bf16, f16};
@@ -333,10 +333,10 @@ fn kept_weights_are_strided_weights() {
     let runs = [RateRun { steps: 70, rate: 0.1 }, RateRun { steps: 90, rate: 0.02 }];
     let rates: Vec<f64> = runs.iter().flat_map(|run| vec![run.rate; run.steps as usize]).collect();
     for recurrence in [
-        Recurrence::Descent,
-        Recurrence::HeavyBall { momentum: 0.9 },
-        Recurrence::Nesterov { momentum: 0.5 },
-        Recurrence::NesterovPaper { alpha: 0.01 },
+        Optimizer::Sgd,
+        Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 },
+        Optimizer::Nesterov { momentum: 0.5 },
+        Optimizer::NesterovPaper { alpha: 0.01 },
     ] {
         let info = PathInfo {
             recurrence,
@@ -367,7 +367,7 @@ fn kept_weights_are_strided_weights() {
             }
         }
     }
-    let refuse = |kept: &[u64]| kept_weights(Recurrence::Descent, &runs, 0.1, kept, Stride::Linear).is_err();
+    let refuse = |kept: &[u64]| kept_weights(Optimizer::Sgd, &runs, 0.1, kept, Stride::Linear).is_err();
     assert!(refuse(&[0, 159]) && refuse(&[0, 50, 50, 160]) && refuse(&[]) && refuse(&[0, 161]));
 }
 
@@ -402,7 +402,7 @@ fn checkpoints_of_every_step_give_what_averaging_the_path_gives() {
     let series = Series::open(&files, None, &[]).unwrap();
     let source: RateSource = "0.5".parse().unwrap();
     let timeline = Timeline::new(&numbers_of, &series.trainings, &source, 1, 0).unwrap();
-    let recurrence = Recurrence::HeavyBall { momentum: 0.6 };
+    let recurrence = Optimizer::HeavyBall { momentum: 0.6, dampening: 0.0 };
     let kept = kept_weights(recurrence, &timeline.runs, 0.07, &timeline.kept, Stride::Linear).unwrap();
     let out = folder.path().join("out.safetensors");
     write(&series, &kept.weights(Answer::Regularized), &out, &PLAIN).unwrap();
@@ -421,7 +421,7 @@ fn a_dial_of_checkpoints_gives_every_strength() {
     let files: Vec<PathBuf> = kept.iter().map(|&k| files[k as usize].clone()).collect();
     let series = Series::open(&files, None, &[]).unwrap();
     let timeline = Timeline::new(&kept, &series.trainings, &"0.5".parse().unwrap(), 1, 0).unwrap();
-    let recurrence = Recurrence::HeavyBall { momentum: 0.6 };
+    let recurrence = Optimizer::HeavyBall { momentum: 0.6, dampening: 0.0 };
     let nodes = Nodes::new(1e-3, 1.0, 12).unwrap();
     let file = folder.path().join("run.dial");
     let setting = DialSetting { nodes: &nodes, recurrence, timeline: &timeline, remarks: &[] };
@@ -469,14 +469,14 @@ fn a_dial_keeps_types_copies_and_ties() {
     let timeline = Timeline::new(&steps, &series.trainings, &"0.1,15:0.01".parse().unwrap(), 1, 0).unwrap();
     let nodes = Nodes::new(0.01, 1.0, 6).unwrap();
     let file = folder.path().join("run.dial");
-    let setting = DialSetting { nodes: &nodes, recurrence: Recurrence::Descent, timeline: &timeline, remarks: &[] };
+    let setting = DialSetting { nodes: &nodes, recurrence: Optimizer::Sgd, timeline: &timeline, remarks: &[] };
     series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let l2 = nodes.l2()[2];
     let out = folder.path().join("out.safetensors");
     let mut outputs = [Average { path: out.clone(), weights: Vec::new(), record: "{}".into() }];
     dial.write(&[l2], Answer::Regularized, &mut outputs, &PLAIN, &|_| {}).unwrap();
-    let kept = kept_weights(Recurrence::Descent, &timeline.runs, l2, &timeline.kept, Stride::Linear).unwrap();
+    let kept = kept_weights(Optimizer::Sgd, &timeline.runs, l2, &timeline.kept, Stride::Linear).unwrap();
     let expected = reference(&files("safetensors"), &kept.weights(Answer::Regularized), None);
     assert_same(&numbers(&out), &expected);
     assert_eq!(dial.series.treatments.iter().filter(|t| matches!(t, Treatment::Tied(_))).count(), 1);
@@ -564,10 +564,10 @@ fn a_rate_of_zero_spends_nothing() {
     let series = Series::open(&files, None, &[]).unwrap();
     let timeline = Timeline::new(&[0, 1, 2], &series.trainings, &RateSource::Checkpoints, 1, 0).unwrap();
     assert_eq!(timeline.runs, [RateRun { steps: 1, rate: 0.0 }, RateRun { steps: 1, rate: 0.1 }]);
-    let kept = kept_weights(Recurrence::Descent, &timeline.runs, 1.0, &timeline.kept, Stride::Linear).unwrap();
+    let kept = kept_weights(Optimizer::Sgd, &timeline.runs, 1.0, &timeline.kept, Stride::Linear).unwrap();
     assert_eq!(kept.weights(Answer::Regularized), [0.0, 0.1 / 1.1, 1.0 - 0.1 / 1.1]);
     let nodes = Nodes::new(0.1, 1.0, 4).unwrap();
-    let setting = DialSetting { nodes: &nodes, recurrence: Recurrence::Descent, timeline: &timeline, remarks: &[] };
+    let setting = DialSetting { nodes: &nodes, recurrence: Optimizer::Sgd, timeline: &timeline, remarks: &[] };
     let error = series.write_dial(Path::new("never.dial"), &setting, None, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("a rate of 0"), "{error}");
 }
@@ -674,7 +674,7 @@ fn a_dial_kept_elsewhere() {
     let shares = |l2: f64| -> Vec<f64> {
         let mut remaining = 1.0;
         let share = |step: usize| {
-            let decay = Recurrence::Descent.decay(l2, rates(step), step as u64);
+            let decay = Optimizer::Sgd.decay(l2, rates(step), step as u64);
             let share = remaining * decay.spend;
             remaining *= decay.keep;
             share
@@ -687,7 +687,7 @@ fn a_dial_kept_elsewhere() {
     let part = |name: &str, length: usize| Part { name: name.into(), shape: vec![length] };
     let live = LiveDial {
         nodes: &nodes,
-        recurrence: Recurrence::Descent,
+        recurrence: Optimizer::Sgd,
         runs: &runs,
         reach: 2.0,
         parts: vec![part("x", 4), part("y", 2)],
@@ -715,7 +715,7 @@ fn a_dial_kept_elsewhere() {
             let read = numbers(&out);
             let bound = file.readings(&[l2], answer).unwrap()[0].error + 1e-6;
             let kept =
-                kept_weights(Recurrence::Descent, &runs, l2, &(0..=50).collect::<Vec<_>>(), Stride::Left).unwrap();
+                kept_weights(Optimizer::Sgd, &runs, l2, &(0..=50).collect::<Vec<_>>(), Stride::Left).unwrap();
             let weights = kept.weights(answer);
             for (i, found) in read["x"].2.iter().chain(&read["y"].2).enumerate() {
                 let expected: f64 = weights.iter().zip(&iterates).map(|(weight, iterate)| weight * iterate[i]).sum();

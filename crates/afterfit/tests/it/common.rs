@@ -1,8 +1,8 @@
 //! Random problems and the obvious slow ways to solve them.
 
 use afterfit::objective::{Dense, Features, Objective, Quadratic};
-use afterfit::optimizer::{Method, Optimizer, RateSchedule};
-use afterfit::path::{Batches, LivePath, Path};
+use afterfit::run::{Method, Trainer, RateSchedule};
+use afterfit::run::{Batches, LivePath, Path};
 use faer::Mat;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -88,7 +88,7 @@ pub(crate) fn run<'a>(
     steps: u64,
     center: Option<&[f64]>,
 ) -> LivePath<'a> {
-    LivePath::new(objective, Optimizer::new(method, schedule), Batches::Full, steps, center).unwrap()
+    LivePath::new(objective, Trainer::new(method, schedule), Batches::Full, steps, center).unwrap()
 }
 
 /// The explicitly regularized twin of [`run`].
@@ -100,6 +100,6 @@ pub(crate) fn run_regularized<'a>(
     center: Option<&[f64]>,
     l2: f64,
 ) -> LivePath<'a> {
-    let optimizer = Optimizer::new(method, schedule).regularized(l2);
+    let optimizer = Trainer::new(method, schedule).regularized(l2);
     LivePath::new(objective, optimizer, Batches::Full, steps, center).unwrap()
 }

@@ -1,10 +1,10 @@
 //! Stochastic runs: the mean obeys claim 1, and single runs stay within the bounds of claims 3.
 
-use afterfit::average::averages;
+use afterfit::run::{averages};
 use afterfit::objective::{DataError, LeastSquares, Objective, Quadratic, Rows};
-use afterfit::optimizer::{Method, Optimizer, Preconditioner, RateSchedule};
-use afterfit::path::{Batches, LivePath, Path};
-use afterfit::scheme::{Answer, Scheme, Stride, Weighting};
+use afterfit::run::{Method, Trainer, Preconditioner, RateSchedule};
+use afterfit::run::{Batches, LivePath, Path};
+use afterfit::{Answer, Stride, Weighting};
 use afterfit::theory::{Noise, Setting, nsgd_deviation, psgd_deviation, psgd_deviation_as_printed, sgd_deviation};
 use faer::Mat;
 
@@ -76,7 +76,7 @@ fn partial_sum(
     l2: f64,
     batches: Batches,
 ) -> Vec<f64> {
-    let optimizer = Optimizer::new(method.clone(), RateSchedule::Constant(rate));
+    let optimizer = Trainer::new(method.clone(), RateSchedule::Constant(rate));
     let mut path = LivePath::new(objective, optimizer, batches, steps, None).unwrap();
     let spent = 1.0 - Scheme::new(path.info()).unwrap().remaining(l2).unwrap();
     let found = averages(&mut path, &[Weighting::L2(l2)], Answer::Normalized, Stride::Linear).unwrap();
@@ -186,7 +186,7 @@ fn the_same_seed_gives_the_same_bits() {
     let mut rng = rng(46);
     let objective = LeastSquares::new(dense(&mut rng, 60, 3), vector(&mut rng, 60), 1, 0.0, true).unwrap();
     let path = |batches| {
-        let optimizer = Optimizer::new(Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.1));
+        let optimizer = Trainer::new(Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.1));
         iterates(&mut LivePath::new(&objective, optimizer, batches, 50, None).unwrap())
     };
     for batches in [|seed| Batches::Independent { size: 7, seed }, |seed| Batches::Shuffled { size: 7, seed }] {
@@ -230,7 +230,7 @@ fn a_shuffled_epoch_sees_every_row_once() {
         [Batches::Shuffled { size: 5, seed: 3 }, Batches::Blocks { size: 5, first_steps: 0, first_size: 5, seed: 3 }]
     {
         let counting = Counting(Vec::new().into());
-        let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.1));
+        let optimizer = Trainer::new(Method::Descent, RateSchedule::Constant(0.1));
         LivePath::new(&counting, optimizer, batches, 8, None).unwrap().last().unwrap();
         let seen = counting.0.into_inner();
         for epoch in seen.chunks(20) {
@@ -242,7 +242,7 @@ fn a_shuffled_epoch_sees_every_row_once() {
     }
     // Rows that do not fill a block take turns: with 20 rows and blocks of 7, all are seen within a few epochs.
     let counting = Counting(Vec::new().into());
-    let optimizer = Optimizer::new(Method::Descent, RateSchedule::Constant(0.1));
+    let optimizer = Trainer::new(Method::Descent, RateSchedule::Constant(0.1));
     let batches = Batches::Blocks { size: 7, first_steps: 3, first_size: 14, seed: 3 };
     LivePath::new(&counting, optimizer, batches, 60, None).unwrap().last().unwrap();
     let seen = counting.0.into_inner();

@@ -1,11 +1,14 @@
 //! The dial: any λ afterwards, within its certificate.
 
-use afterfit::average::averages;
-use afterfit::dial::{Dial, Nodes, certificates, plan};
+use afterfit::run::{averages};
+use afterfit::Nodes;
+use afterfit::certificate::certificates;
+use afterfit::dial::Dial;
+use afterfit::plan::plan;
 use afterfit::objective::{Quadratic, Softmax};
-use afterfit::optimizer::{Method, Optimizer, RateSchedule};
-use afterfit::path::{Batches, LivePath, Path};
-use afterfit::scheme::{Answer, PathInfo, Recurrence, Scheme, Stride, Weighting};
+use afterfit::run::{Method, Trainer, RateSchedule};
+use afterfit::run::{Batches, LivePath, Path};
+use afterfit::{Answer, PathInfo, Optimizer, Stride, Weighting};
 use afterfit::theory::accelerated_momentum;
 use rand::RngExt;
 
@@ -35,7 +38,7 @@ fn worst_error(path: &mut LivePath<'_>, from: f64, to: f64, count: usize) -> f64
     let grid = log_grid(from, to, 60);
     let weightings: Vec<Weighting> = grid.iter().map(|&l2| Weighting::L2(l2)).collect();
     let exact = averages(path, &weightings, Answer::Regularized, Stride::Linear).unwrap();
-    let mut dial = Dial::new(Nodes::new(from, to, count).unwrap(), path.info(), path.center()).unwrap();
+    let mut dial = Dial::new(vec![Nodes::new(from, to, count).unwrap()], path.info(), path.center()).unwrap();
     fill(&mut dial, path);
     let errors = grid.iter().zip(&exact).map(|(&l2, exact)| {
         let read = dial.read(l2, Answer::Regularized).unwrap();
@@ -69,7 +72,7 @@ fn the_certificate_is_never_exceeded() {
     let labels = (0..80).map(|_| rng.random_range(0..3)).collect();
     let softmax = Softmax::new(dense(&mut rng, 80, 5), labels, 3, 0.0, true).unwrap();
     let stochastic = |method: Method, rate| {
-        let optimizer = Optimizer::new(method, RateSchedule::Constant(rate));
+        let optimizer = Trainer::new(method, RateSchedule::Constant(rate));
         LivePath::new(&softmax, optimizer, Batches::Independent { size: 8, seed: 5 }, 700, None).unwrap()
     };
     let drops = RateSchedule::Drops { base: 0.9, at: vec![(300, 0.09)] };
@@ -88,7 +91,7 @@ fn the_certificate_is_never_exceeded() {
         let reach =
             plain.iter().flatten().zip(path.center().iter().cycle()).map(|(w, c)| (w - c).abs()).fold(0.0, f64::max);
         for (from, to, count) in [(1e-3, 1e1, 6), (1e-4, 1e1, 14), (1e-2, 1e-1, 3)] {
-            let mut dial = Dial::new(Nodes::new(from, to, count).unwrap(), path.info(), path.center()).unwrap();
+            let mut dial = Dial::new(vec![Nodes::new(from, to, count).unwrap()], path.info(), path.center()).unwrap();
             fill(&mut dial, path);
             let grid = log_grid(from, to, 25);
             let weightings: Vec<Weighting> = grid.iter().map(|&l2| Weighting::L2(l2)).collect();
@@ -110,7 +113,7 @@ fn the_certificate_is_never_exceeded() {
 #[test]
 fn normalized_readings_need_no_spent_mass() {
     let info = PathInfo {
-        recurrence: Recurrence::Descent,
+        recurrence: Optimizer::Sgd,
         rates: vec![0.1; 3000],
         quadratic: true,
         stochastic: false,
@@ -128,7 +131,7 @@ fn normalized_readings_need_no_spent_mass() {
 fn reading_at_a_node_is_exact() {
     let (quadratic, method) = wide_quadratic();
     let mut path = run(&quadratic, method, RateSchedule::Constant(1.0), 900, None);
-    let mut dial = Dial::new(Nodes::new(1e-4, 1.0, 9).unwrap(), path.info(), path.center()).unwrap();
+    let mut dial = Dial::new(vec![Nodes::new(1e-4, 1.0, 9).unwrap()], path.info(), path.center()).unwrap();
     fill(&mut dial, &mut path);
     for l2 in dial.nodes().l2().to_vec() {
         let exact = averages(&mut path, &[Weighting::L2(l2)], Answer::Regularized, Stride::Linear).unwrap();
@@ -143,7 +146,7 @@ fn reading_at_a_node_is_exact() {
 fn the_plan_of_theory_section_3() {
     // Rate 0.1, 150 000 steps, λ 1e-5…1e-2: m=16 → 2.0e-3, 18 → 7.65e-4, 24 → 4.5e-5.
     let info = PathInfo {
-        recurrence: Recurrence::Descent,
+        recurrence: Optimizer::Sgd,
         rates: vec![0.1; 150_000],
         quadratic: false,
         stochastic: true,
@@ -166,7 +169,7 @@ fn a_resumed_run_has_the_same_bits() {
     let mut rng = rng(53);
     let labels = (0..80).map(|_| rng.random_range(0..3)).collect();
     let softmax = Softmax::new(dense(&mut rng, 80, 300), labels, 3, 0.01, true).unwrap();
-    let optimizer = Optimizer::new(Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.01));
+    let optimizer = Trainer::new(Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.01));
     let batches = Batches::Shuffled { size: 16, seed: 9 };
     let live = |steps| LivePath::new(&softmax, optimizer.clone(), batches, steps, None).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -208,7 +211,7 @@ fn frozen_nodes_change_nothing() {
     let quadratic = quadratic(&mut rng, &log_spectrum(30, 1e-3, 1.0), 1);
     let center: Vec<f64> = vector(&mut rng, 30);
     let mut path = run(&quadratic, Method::Descent, RateSchedule::Constant(1.0), 800, Some(&center));
-    let mut dial = Dial::new(Nodes::new(1e-3, 1e3, 12).unwrap(), path.info(), path.center()).unwrap();
+    let mut dial = Dial::new(vec![Nodes::new(1e-3, 1e3, 12).unwrap()], path.info(), path.center()).unwrap();
     fill(&mut dial, &mut path);
     assert!(dial.frozen() >= 4);
     let mut moved = Vec::new();
@@ -222,7 +225,7 @@ fn frozen_nodes_change_nothing() {
     for (l2, frozen) in nodes.iter().zip(&sums) {
         let (mut remaining, mut sum) = (1.0, vec![0.0_f64; 30]);
         for moved in &moved[..800] {
-            let decay = Recurrence::Descent.decay(*l2, 1.0, 0);
+            let decay = Optimizer::Sgd.decay(*l2, 1.0, 0);
             let p = remaining * decay.spend;
             remaining *= decay.keep;
             sum.iter_mut().zip(moved).for_each(|(sum, m)| *sum = p.mul_add(*m, *sum));
@@ -237,7 +240,7 @@ fn frozen_nodes_change_nothing() {
 
 #[test]
 fn blocked_sums_equal_plain_ones() {
-    use afterfit::average::Bank;
+    use afterfit::sums::{Bank};
     let mut rng = rng(55);
     for (width, count, steps) in [(1, 1, 1), (511, 3, 33), (512, 4, 64), (1300, 9, 100)] {
         let center = vector(&mut rng, width);

@@ -2,9 +2,9 @@
 
 use afterfit::fit::{RidgeRun, SoftmaxRun, ridge, softmax};
 use afterfit::objective::{Dense, Features, LeastSquares, Moments, Objective, Rows, Shift, Softmax};
-use afterfit::optimizer::Method;
+use afterfit::run::{Method};
 use afterfit::polish::{polish, rescale};
-use afterfit::scheme::Recurrence;
+use afterfit::{Optimizer};
 use rand::RngExt;
 
 use crate::common::*;
@@ -44,9 +44,9 @@ fn other_ridge_runs_are_exact_where_they_say_resolved() {
     let grid = strengths(1e-5, 1.0, 9);
     let accelerated = RidgeRun::accelerated(&problem, 1e-5).unwrap();
     for run in [
-        RidgeRun { recurrence: Some(Recurrence::Descent), steps: Some(3000), ..DEFAULT },
-        RidgeRun { recurrence: Some(Recurrence::HeavyBall { momentum: 0.95 }), steps: Some(3000), ..DEFAULT },
-        RidgeRun { recurrence: Some(Recurrence::NesterovPaper { alpha: 1e-6 }), steps: Some(3000), ..DEFAULT },
+        RidgeRun { recurrence: Some(Optimizer::Sgd), steps: Some(3000), ..DEFAULT },
+        RidgeRun { recurrence: Some(Optimizer::HeavyBall { momentum: 0.95, dampening: 0.0 }), steps: Some(3000), ..DEFAULT },
+        RidgeRun { recurrence: Some(Optimizer::NesterovPaper { alpha: 1e-6 }), steps: Some(3000), ..DEFAULT },
         accelerated,
     ] {
         let path = ridge(&problem, &grid, &run).unwrap();
@@ -64,7 +64,7 @@ fn other_ridge_runs_are_exact_where_they_say_resolved() {
         }
     }
     let short =
-        ridge(&problem, &grid, &RidgeRun { recurrence: Some(Recurrence::Descent), steps: Some(100), ..DEFAULT })
+        ridge(&problem, &grid, &RidgeRun { recurrence: Some(Optimizer::Sgd), steps: Some(100), ..DEFAULT })
             .unwrap();
     assert!(!short.points[0].resolved && short.points[0].unfinished > 0.9, "a short run says so");
 }

@@ -1,10 +1,11 @@
 //! Averages equal regularized models: at every step, and in the limit.
 
-use afterfit::average::{Average, CoordinateAverage, averages, trace};
+use afterfit::run::{averages, trace};
+use afterfit::sums::{Average, CoordinateAverage};
 use afterfit::objective::{Kernel, KernelRidge, LeastSquares, Quadratic};
-use afterfit::optimizer::{Method, Preconditioner, RateSchedule};
-use afterfit::path::Path;
-use afterfit::scheme::{Answer, Decay, Recurrence, Scheme, Standing, Stride, Weighting};
+use afterfit::run::{Method, Preconditioner, RateSchedule};
+use afterfit::run::{Path};
+use afterfit::{Answer, Decay, Optimizer, Standing, Stride, Weighting};
 use afterfit::theory::{accelerated_momentum, convergence_factor, kernel_factor, steps_to_spend};
 use faer::Mat;
 use faer::linalg::solvers::Solve;
@@ -50,7 +51,7 @@ fn assert_identity(
         Ok(())
     })
     .unwrap();
-    assert!(worst <= TOLERANCE, "{:?} λ={l2:e}: {worst:e}", method.recurrence());
+    assert!(worst <= TOLERANCE, "{:?} λ={l2:e}: {worst:e}", method.optimizer());
 }
 
 fn random_rates(seed: u64, steps: u64, top: f64) -> RateSchedule {
@@ -245,7 +246,7 @@ fn functional_kernel_descent_and_its_limit_on_an_rbf_kernel() {
     }
     // Accelerated, the limit is in reach although K is singular to rounding.
     let momentum = accelerated_momentum(1.0 / beta, 1e-3).unwrap();
-    let steps = steps_to_spend(Recurrence::Nesterov { momentum }, 0.01, 1.0 / beta, 1e-14).unwrap();
+    let steps = steps_to_spend(Optimizer::Nesterov { momentum }, 0.01, 1.0 / beta, 1e-14).unwrap();
     let mut path = run(&objective, Method::Nesterov { momentum }, RateSchedule::Constant(1.0 / beta), steps, None);
     let found = averages(&mut path, &[Weighting::L2(0.01)], Answer::Normalized, Stride::Linear).unwrap();
     let direct = objective.solve(0.01, &[0.0; 80], None).unwrap();
@@ -274,7 +275,7 @@ fn limits_equal_the_direct_solve_with_centre_and_ridge() {
         for method in methods {
             let metric = matches!(method, Method::Preconditioned(_)).then_some(q.as_ref());
             for l2 in [0.03, 0.7] {
-                let factor = convergence_factor(method.recurrence(), l2, 0.7).unwrap();
+                let factor = convergence_factor(method.optimizer(), l2, 0.7).unwrap();
                 let steps = (1e-16_f64.ln() / factor.ln()).ceil() as u64 + 2;
                 let mut path = run(&objective, method.clone(), RateSchedule::Constant(0.7), steps, Some(&center));
                 // (Σ + (λ0+λ)I) w = a + λc: the ridge stays centred at 0, the new penalty at w_0.
@@ -282,7 +283,7 @@ fn limits_equal_the_direct_solve_with_centre_and_ridge() {
                 for answer in [Answer::Regularized, Answer::Normalized] {
                     let found = averages(&mut path, &[Weighting::L2(l2)], answer, Stride::Linear).unwrap();
                     let error = relative(&found[0].weights, &direct);
-                    assert!(error < 1e-12, "{:?} λ={l2} {answer:?}: {error:e}", method.recurrence());
+                    assert!(error < 1e-12, "{:?} λ={l2} {answer:?}: {error:e}", method.optimizer());
                 }
             }
         }
@@ -324,7 +325,7 @@ fn the_papers_two_dimensional_toy() {
         (Method::Preconditioned(Preconditioner::new(sigma).unwrap()), &generalized),
     ] {
         let mut path = run(&toy, method.clone(), RateSchedule::Constant(0.1), 500, None);
-        let factor = convergence_factor(method.recurrence(), 0.1, 0.1).unwrap();
+        let factor = convergence_factor(method.optimizer(), 0.1, 0.1).unwrap();
         let found = averages(&mut path, &[Weighting::L2(0.1)], Answer::Normalized, Stride::Linear).unwrap();
         assert!(distance(&found[0].weights, limit) < 5.0 * factor.powi(500) + 1e-12);
     }
@@ -360,8 +361,8 @@ fn how_many_steps_a_strength_needs() {
     // THEORY §2: spectrum 1e-6…1, five decades of λ down to 1e-4, at rate 1: about 70 707 steps of descent to R = 1e-3
     // (ln(1e3)/1e-4 = 69 081) and 1 407 of Nesterov to R = 7e-7.
     let momentum = accelerated_momentum(1.0, 1e-6).unwrap();
-    let nesterov = steps_to_spend(Recurrence::Nesterov { momentum }, 1e-4, 1.0, 1e-6).unwrap();
-    let descent = steps_to_spend(Recurrence::Descent, 1e-4, 1.0, 1e-3).unwrap();
+    let nesterov = steps_to_spend(Optimizer::Nesterov { momentum }, 1e-4, 1.0, 1e-6).unwrap();
+    let descent = steps_to_spend(Optimizer::Sgd, 1e-4, 1.0, 1e-3).unwrap();
     assert!((1300..1600).contains(&nesterov), "{nesterov}");
     assert!((69_000..70_000).contains(&descent), "{descent}");
     let mut rng = rng(15);

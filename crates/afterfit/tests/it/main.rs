@@ -12,5 +12,4 @@ mod gradients;
 mod hostile;
 mod identities;
 mod rescale;
-mod stored;
 mod weights;

@@ -1,10 +1,10 @@
 //! The one-number rescale of a softmax average.
 
-use afterfit::average::averages;
+use afterfit::run::{averages};
 use afterfit::objective::{Dense, Features, Objective, Rows, Softmax};
-use afterfit::optimizer::{Method, RateSchedule};
+use afterfit::run::{Method, RateSchedule};
 use afterfit::polish::rescale;
-use afterfit::scheme::{Answer, Stride, Weighting};
+use afterfit::{Answer, Stride, Weighting};
 use rand::RngExt;
 
 use crate::common::*;

@@ -1,23 +1,23 @@
 //! Weightings: limits, comparators, strides.
 
-use afterfit::average::averages;
-use afterfit::optimizer::{Method, RateSchedule};
-use afterfit::path::{Recording, StoredPath, record};
-use afterfit::scheme::{Answer, PathInfo, Recurrence, STRIDE_LIMIT, Scheme, Standing, Stride, Weighting, strided};
+use afterfit::run::{averages};
+use afterfit::run::{Method, RateSchedule};
+use afterfit::{Answer, PathInfo, Optimizer, Standing, Stride, Weighting};
+use afterfit::stride::{STRIDE_LIMIT, strided};
 use proptest::prelude::*;
 
 use crate::common::*;
 
-fn info(recurrence: Recurrence, rates: Vec<f64>) -> PathInfo {
+fn info(recurrence: Optimizer, rates: Vec<f64>) -> PathInfo {
     PathInfo { recurrence, rates, quadratic: true, stochastic: false, shape: [1, 1], factors: None }
 }
 
-fn recurrences() -> [Recurrence; 4] {
+fn recurrences() -> [Optimizer; 4] {
     [
-        Recurrence::Descent,
-        Recurrence::HeavyBall { momentum: 0.9 },
-        Recurrence::Nesterov { momentum: 0.9 },
-        Recurrence::NesterovPaper { alpha: 0.05 },
+        Optimizer::Sgd,
+        Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 },
+        Optimizer::Nesterov { momentum: 0.9 },
+        Optimizer::NesterovPaper { alpha: 0.05 },
     ]
 }
 
@@ -34,10 +34,10 @@ proptest! {
             }
         }
         // λ from spend and q, written without the cancellation that 1−q has for tiny λ.
-        let heavy = Recurrence::HeavyBall { momentum }.decay(l2, rate, 0);
+        let heavy = Optimizer::HeavyBall { momentum, dampening: 0.0 }.decay(l2, rate, 0);
         let back = heavy.spend * (1.0 - momentum * heavy.keep) / (heavy.keep * rate);
         prop_assert!((back / l2 - 1.0).abs() < 1e-11, "heavy ball {back} {l2}");
-        let nesterov = Recurrence::Nesterov { momentum }.decay(l2, rate, 0);
+        let nesterov = Optimizer::Nesterov { momentum }.decay(l2, rate, 0);
         let q = nesterov.keep;
         // 1/(q(1+μ−μq)) − 1 = (1−q)(1−μq)/(q(1+μ−μq)).
         let back = nesterov.spend * (1.0 - momentum * q) / (q * (1.0 + momentum - momentum * q)) / rate;
@@ -92,7 +92,7 @@ fn limits_of_lambda() {
         assert!(small[50] > 1.0 - 1e-12, "λ→0, regularized: the last iterate");
         let mean = scheme.weights(Weighting::L2(1e-30), Answer::Normalized).unwrap();
         // The paper's Nesterov gives its idle start a weight of its own; the rest are equal.
-        let from = if matches!(recurrence, Recurrence::NesterovPaper { .. }) { 2 } else { 0 };
+        let from = if matches!(recurrence, Optimizer::NesterovPaper { .. }) { 2 } else { 0 };
         assert!(
             mean[from..50].windows(2).all(|p| (p[0] / p[1] - 1.0).abs() < 1e-10),
             "λ→0, normalized: the plain mean"
@@ -106,7 +106,7 @@ fn limits_of_lambda() {
 
 #[test]
 fn comparators_by_hand() {
-    let scheme = Scheme::new(&info(Recurrence::Descent, vec![0.1; 3])).unwrap();
+    let scheme = Scheme::new(&info(Optimizer::Sgd, vec![0.1; 3])).unwrap();
     let weights = |weighting| scheme.weights(weighting, Answer::Normalized).unwrap();
     assert_eq!(weights(Weighting::Uniform), [0.25; 4]);
     assert_eq!(weights(Weighting::Tail(2)), [0.0, 0.0, 0.5, 0.5]);

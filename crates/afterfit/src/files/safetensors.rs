@@ -1,17 +1,19 @@
 //! Safetensors headers: read with every claim checked, written so that the same content is the same bytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::File;
-use std::io::{BufWriter, Read, Write};
-use std::path::Path;
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
 
 use ::safetensors::Dtype;
 use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 
-use super::output::{sweep, temporary};
-use super::{Checkpoint, CheckpointError, DataFile, Place, Result, Tensor, Training, malformed, number};
+use super::atomic::Draft;
+use super::source::{DataFile, open_plain};
+use super::{FileError, number};
+
+type Result<T, E = FileError> = std::result::Result<T, E>;
 
 /// Headers beyond this are refused, as the safetensors library does.
 const HEADER_LIMIT: u64 = 100_000_000;
@@ -58,12 +60,11 @@ pub(crate) struct Header {
     /// In the order of their numbers. Offsets count from `data_start`.
     pub(crate) tensors: Vec<(String, TensorInfo)>,
     pub(crate) data_start: u64,
-    pub(crate) data_bytes: u64,
 }
 
 /// Reads a header from the front of a file of `length` bytes and checks that it describes exactly that file.
 pub(crate) fn read_header(path: &Path, reader: &mut impl Read, length: u64) -> Result<Header> {
-    let refuse = |reason: String| malformed(path, format!("not a safetensors file: {reason}"));
+    let refuse = |reason: String| FileError::malformed(path, format!("not a safetensors file: {reason}"));
     let mut size = [0; 8];
     let too_short = |_| refuse(format!("{length} bytes long: too short for a header"));
     reader.read_exact(&mut size).map_err(too_short)?;
@@ -85,37 +86,17 @@ pub(crate) fn read_header(path: &Path, reader: &mut impl Read, length: u64) -> R
     let data_bytes = checked.data_len() as u64;
     let expected = (8 + size).saturating_add(data_bytes);
     if expected != length {
-        return Err(malformed(path, format!("{length} bytes long, but its header describes {expected}")));
+        return Err(FileError::malformed(path, format!("{length} bytes long, but its header describes {expected}")));
     }
     if let Some((name, info)) = tensors.iter().find(|(_, info)| number::size(info.dtype).is_none()) {
         let dtype = info.dtype;
-        return Err(malformed(
+        return Err(FileError::malformed(
             path,
             format!("tensor {name}: type {dtype:?} packs several numbers into a byte: not supported"),
         ));
     }
     let metadata = raw.metadata.unwrap_or_default().into_iter().collect();
-    Ok(Header { metadata, tensors, data_start: 8 + size, data_bytes })
-}
-
-/// Opens a single file.
-pub(super) fn open(path: &Path, mut file: File) -> Result<Checkpoint> {
-    let length = file.metadata().map_err(|source| CheckpointError::Io { path: path.into(), source })?.len();
-    let header = read_header(path, &mut std::io::BufReader::new(&mut file), length)?;
-    let tensors = header.tensors.into_iter().map(|(name, info)| {
-        let offset = header.data_start + info.data_offsets.0 as u64;
-        Tensor { name, dtype: info.dtype, shape: info.shape, place: Place { file: 0, offset, strides: None } }
-    });
-    Ok(Checkpoint {
-        path: path.into(),
-        tensors: tensors.collect(),
-        training: Training::from_metadata(&header.metadata),
-        metadata: header.metadata,
-        notes: Vec::new(),
-        files: vec![DataFile::new(path, file)],
-        shards: None,
-        index: None,
-    })
+    Ok(Header { metadata, tensors, data_start: 8 + size })
 }
 
 /// The bytes of a header (length included) for tensors written one after the other, and each tensor's offset in the
@@ -158,12 +139,18 @@ pub fn write_safetensors(
     metadata: &BTreeMap<String, String>,
     fill: &mut dyn FnMut(usize, &mut dyn Write) -> std::io::Result<()>,
 ) -> Result<()> {
-    let io = |source| CheckpointError::Io { path: path.into(), source };
-    let refuse = |name: &str, reason: &str| CheckpointError::Tensor {
-        path: path.into(),
-        name: name.into(),
-        reason: reason.into(),
-    };
+    draft_safetensors(path, tensors, metadata, fill)?.finish()?;
+    Ok(())
+}
+
+/// [`write_safetensors`] up to the renaming.
+pub(crate) fn draft_safetensors(
+    path: &Path,
+    tensors: &[(String, Dtype, Vec<usize>)],
+    metadata: &BTreeMap<String, String>,
+    fill: &mut dyn FnMut(usize, &mut dyn Write) -> std::io::Result<()>,
+) -> Result<Draft> {
+    let refuse = |name: &str, reason: &str| FileError::tensor(path, name, reason);
     let mut seen = HashSet::from(["__metadata__"]);
     for (name, dtype, _) in tensors {
         if !seen.insert(name) {
@@ -174,13 +161,12 @@ pub fn write_safetensors(
         }
     }
     let (header, offsets) = header_bytes(tensors, metadata, 0);
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    sweep(parent);
-    let mut file = BufWriter::with_capacity(1 << 20, temporary().tempfile_in(parent).map_err(io)?);
-    file.write_all(&header).map_err(io)?;
+    let draft = Draft::create(path)?;
+    let mut file = BufWriter::with_capacity(1 << 20, draft.file());
+    file.write_all(&header).map_err(FileError::io(path))?;
     for (i, (name, dtype, shape)) in tensors.iter().enumerate() {
         let mut counted = Counted { file: &mut file, bytes: 0 };
-        fill(i, &mut counted).map_err(io)?;
+        fill(i, &mut counted).map_err(FileError::io(path))?;
         let found = counted.bytes;
         let expected = offsets.get(i + 1).map_or_else(
             || shape.iter().map(|&length| length as u64).product::<u64>() * number::size(*dtype).unwrap_or(0),
@@ -190,10 +176,8 @@ pub fn write_safetensors(
             return Err(refuse(name, &format!("{found} bytes for {dtype:?} {shape:?}, which takes {expected}")));
         }
     }
-    let file = file.into_inner().map_err(|error| io(error.into_error()))?;
-    crate::store::set_ordinary_permissions(file.as_file()).map_err(io)?;
-    file.persist(path).map_err(|error| io(error.error))?;
-    Ok(())
+    file.into_inner().map_err(|error| FileError::io(path)(error.into_error()))?;
+    Ok(draft)
 }
 
 /// Writes numbers as safetensors files have them, low byte first.
@@ -219,5 +203,91 @@ impl Write for Counted<'_> {
 
     fn flush(&mut self) -> std::io::Result<()> {
         self.file.flush()
+    }
+}
+
+/// Writes numbers as safetensors files have them, low byte first.
+pub(crate) fn write_f64(file: &mut dyn Write, values: &[f64]) -> std::io::Result<()> {
+    if cfg!(target_endian = "little") {
+        return file.write_all(bytemuck::cast_slice(values));
+    }
+    values.iter().try_for_each(|value| file.write_all(&value.to_le_bytes()))
+}
+
+/// The metadata key of our JSON.
+pub(crate) const KEY: &str = "afterfit";
+
+/// A file of ours whose header has been read and checked against the file's length.
+pub(crate) struct Reader {
+    pub(crate) file: DataFile,
+    pub(crate) path: PathBuf,
+    pub(crate) header: Header,
+    /// Where each name stands in the header.
+    index: HashMap<String, usize>,
+}
+
+impl Reader {
+    /// Opens a file and checks that its header describes exactly the bytes there are.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let mut file = open_plain(path)?;
+        let length = file.metadata().map_err(FileError::io(path))?.len();
+        let header = read_header(path, &mut BufReader::new(&mut file), length)?;
+        let names = header.tensors.iter().enumerate();
+        let index = names.map(|(at, (name, _))| (name.clone(), at)).collect();
+        Ok(Self { file: DataFile::new(path, file), path: path.into(), header, index })
+    }
+
+    /// Our metadata, of a file that must be of this kind and version.
+    pub(crate) fn metadata<M: DeserializeOwned>(&self, kind: &str, version: u64) -> Result<M> {
+        let json = self.header.metadata.get(KEY);
+        let json = json.ok_or_else(|| self.refuse(kind, format!("its metadata has no key \"{KEY}\"")))?;
+        let value: serde_json::Value =
+            serde_json::from_str(json).map_err(|error| self.refuse(kind, error.to_string()))?;
+        if let Some(found) = value.get("kind").and_then(serde_json::Value::as_str).filter(|found| *found != kind) {
+            return Err(self.refuse(kind, format!("it is of the kind `{found}`")));
+        }
+        if let Some(found) = value.get("version").and_then(serde_json::Value::as_u64).filter(|&v| v != version) {
+            return Err(self.refuse(kind, format!("version {found}: this program reads version {version}")));
+        }
+        serde_json::from_value(value).map_err(|error| self.refuse(kind, error.to_string()))
+    }
+
+    /// Not one of our files, or not this kind.
+    pub(crate) fn refuse(&self, kind: &str, reason: impl std::fmt::Display) -> FileError {
+        FileError::malformed(&self.path, format!("not an afterfit {kind} file: {reason}"))
+    }
+
+    /// An error about one tensor of this file.
+    pub(crate) fn refuse_tensor(&self, name: &str, reason: impl Into<String>) -> FileError {
+        FileError::tensor(&self.path, name, reason)
+    }
+
+    /// What the header says of a tensor.
+    pub(crate) fn info(&self, name: &str) -> Result<&TensorInfo> {
+        let info = self.index.get(name).map(|&at| &self.header.tensors[at].1);
+        info.ok_or_else(|| self.refuse_tensor(name, "missing"))
+    }
+
+    /// Where a tensor's numbers begin.
+    pub(crate) fn offset(&self, info: &TensorInfo) -> u64 {
+        self.header.data_start + info.data_offsets.0 as u64
+    }
+
+    /// The shape of an f64 tensor.
+    pub(crate) fn shape(&self, name: &str) -> Result<&[usize]> {
+        let info = self.info(name)?;
+        if info.dtype != Dtype::F64 {
+            return Err(self.refuse_tensor(name, format!("its type is {:?}, not F64", info.dtype)));
+        }
+        Ok(&info.shape)
+    }
+
+    /// A whole f64 tensor of `count` numbers.
+    pub(crate) fn read(&self, name: &str, count: usize) -> Result<Vec<f64>> {
+        let total: usize = self.shape(name)?.iter().product();
+        if total != count {
+            return Err(self.refuse_tensor(name, format!("it has {total} numbers: {count} are needed")));
+        }
+        self.file.read_f64(count, self.offset(self.info(name)?))
     }
 }

@@ -17,33 +17,21 @@ use thiserror::Error;
 pub use frame::{Column, Frame, Values};
 pub use recipe::{ColumnRecipe, Missing, Recipe, Unseen};
 
+use crate::files::FileError;
 use crate::objective::{DataError, Features};
 
-/// A file that cannot be read as a table.
+/// A table that cannot be read or used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ReadError {
-    /// The operating system refused.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Its reason.
-        source: std::io::Error,
-    },
+pub enum TableError {
+    /// A file that cannot be read, or whose content its format does not allow.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The extension says nothing.
     #[error("{path}: its format cannot be told from its name")]
     UnknownFormat {
         /// The file.
         path: PathBuf,
-    },
-    /// The content is not what its format allows.
-    #[error("{path}: {reason}")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        reason: String,
     },
     /// A column that is not there.
     #[error("no column named \"{name}\"; there are: {known}")]
@@ -99,10 +87,10 @@ pub enum ReadError {
         /// How many.
         count: usize,
     },
-    /// Nothing left to learn from.
+    /// A table that nothing can be learned from as it is.
     #[error("{what}")]
-    Empty {
-        /// What is missing.
+    Unusable {
+        /// Why.
         what: String,
     },
     /// Numbers that no objective takes.
@@ -129,7 +117,7 @@ pub enum Format {
 
 impl Format {
     /// The format a file's name speaks of; a final `.gz` is looked through.
-    pub fn of(path: &Path) -> Result<Self, ReadError> {
+    pub fn of(path: &Path) -> Result<Self, TableError> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
         let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));
@@ -146,7 +134,7 @@ impl Format {
         } else if ends(&[".idx", "-ubyte", ".idx3-ubyte", ".idx1-ubyte"]) || name.contains("-idx") {
             Ok(Self::Idx)
         } else {
-            Err(ReadError::UnknownFormat { path: path.into() })
+            Err(TableError::UnknownFormat { path: path.into() })
         }
     }
 }
@@ -253,8 +241,8 @@ pub enum Source {
 
 /// Reads `path`. `target` names the target's column, array or file where the format needs that (IDX labels are found by
 /// name); without it, only features are read. `texts` names the columns that are texts even if they look like numbers.
-pub fn read(path: &Path, format: Format, target: Option<&str>, texts: &[&str]) -> Result<Source, ReadError> {
-    let details = std::fs::metadata(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+pub fn read(path: &Path, format: Format, target: Option<&str>, texts: &[&str]) -> Result<Source, TableError> {
+    let details = std::fs::metadata(path).map_err(|source| FileError::Io { path: path.into(), source })?;
     if !details.is_file() {
         return Err(malformed(path, "not a regular file"));
     }
@@ -271,13 +259,13 @@ pub fn read(path: &Path, format: Format, target: Option<&str>, texts: &[&str]) -
     }
 }
 
-fn malformed(path: &Path, reason: impl Into<String>) -> ReadError {
-    ReadError::Malformed { path: path.into(), reason: reason.into() }
+fn malformed(path: &Path, reason: impl Into<String>) -> TableError {
+    FileError::malformed(path, reason).into()
 }
 
 /// Opens a file, unpacking it when its name ends in `.gz`.
-fn open(path: &Path) -> Result<Box<dyn Read>, ReadError> {
-    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+fn open(path: &Path) -> Result<Box<dyn Read>, TableError> {
+    let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
     let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
     let buffered = BufReader::with_capacity(1 << 18, file);
     Ok(if packed {

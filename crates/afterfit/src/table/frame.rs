@@ -5,7 +5,8 @@ use std::path::Path;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 
-use super::{ReadError, malformed, open};
+use super::{TableError, malformed, open};
+use crate::files::FileError;
 
 /// A table of named columns.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,13 +67,13 @@ impl Frame {
     }
 
     /// The column of this name.
-    pub fn column(&self, name: &str) -> Result<&Column, ReadError> {
+    pub fn column(&self, name: &str) -> Result<&Column, TableError> {
         self.columns.iter().find(|column| column.name == name).ok_or_else(|| {
             let mut known: Vec<&str> = self.columns.iter().take(20).map(|column| column.name.as_str()).collect();
             if self.columns.len() > known.len() {
                 known.push("…");
             }
-            ReadError::UnknownColumn { name: name.into(), known: known.join(", ") }
+            TableError::UnknownColumn { name: name.into(), known: known.join(", ") }
         })
     }
 }
@@ -89,8 +90,8 @@ fn number(text: &str) -> Option<f64> {
 
 /// Reads a CSV file with a header line, twice: once to see which columns are numbers, once to take them in. Columns named
 /// in `texts` are taken as they are written, even if they look like numbers here.
-pub(super) fn csv(path: &Path, texts: &[&str]) -> Result<Frame, ReadError> {
-    let reader = || -> Result<_, ReadError> {
+pub(super) fn csv(path: &Path, texts: &[&str]) -> Result<Frame, TableError> {
+    let reader = || -> Result<_, TableError> {
         let mut builder = csv::ReaderBuilder::new();
         Ok(builder.trim(csv::Trim::All).from_reader(open(path)?))
     };
@@ -143,7 +144,7 @@ pub(super) fn csv(path: &Path, texts: &[&str]) -> Result<Frame, ReadError> {
     finish(path, Frame { columns: columns.collect() })
 }
 
-fn require_names(path: &Path, names: &[String]) -> Result<(), ReadError> {
+fn require_names(path: &Path, names: &[String]) -> Result<(), TableError> {
     for (position, name) in names.iter().enumerate() {
         if names[..position].contains(name) {
             return Err(malformed(path, format!("two columns are named \"{name}\"")));
@@ -152,7 +153,7 @@ fn require_names(path: &Path, names: &[String]) -> Result<(), ReadError> {
     Ok(())
 }
 
-fn finish(path: &Path, frame: Frame) -> Result<Frame, ReadError> {
+fn finish(path: &Path, frame: Frame) -> Result<Frame, TableError> {
     if frame.rows() == 0 {
         return Err(malformed(path, "there are no data rows"));
     }
@@ -160,8 +161,8 @@ fn finish(path: &Path, frame: Frame) -> Result<Frame, ReadError> {
 }
 
 /// Reads a Parquet file of flat columns. Numbers and booleans become numbers, everything else text.
-pub(super) fn parquet(path: &Path, texts: &[&str]) -> Result<Frame, ReadError> {
-    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+pub(super) fn parquet(path: &Path, texts: &[&str]) -> Result<Frame, TableError> {
+    let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
     let explain =
         |error: parquet::errors::ParquetError| malformed(path, format!("not a readable Parquet file: {error}"));
     let reader = SerializedFileReader::new(file).map_err(explain)?;

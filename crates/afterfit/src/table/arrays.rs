@@ -6,7 +6,8 @@ use std::path::Path;
 use npyz::npz::{array_name_from_file_name, file_name_from_array_name};
 use npyz::{DType, NpyFile, Order, TypeChar};
 
-use super::{Matrix, ReadError, Source, Target, malformed};
+use super::{Matrix, Source, TableError, Target, malformed};
+use crate::files::FileError;
 use crate::objective::{Dense, Features};
 
 /// An array in row-major order.
@@ -24,7 +25,7 @@ enum Numbers {
 const MOST_BYTES: u64 = 1 << 36;
 
 /// Takes in an array of which at most `available` bytes can be there.
-fn array<R: Read>(path: &Path, name: &str, file: NpyFile<R>, available: u64) -> Result<Array, ReadError> {
+fn array<R: Read>(path: &Path, name: &str, file: NpyFile<R>, available: u64) -> Result<Array, TableError> {
     let refuse = |reason: String| malformed(path, format!("{name}: {reason}"));
     let DType::Plain(kind) = file.dtype() else {
         return Err(refuse("records are not supported, only plain numbers".into()));
@@ -87,7 +88,7 @@ impl Array {
         }
     }
 
-    fn features(self, path: &Path) -> Result<(Matrix, Option<[usize; 2]>), ReadError> {
+    fn features(self, path: &Path) -> Result<(Matrix, Option<[usize; 2]>), TableError> {
         let [rows, ref rest @ ..] = self.shape[..] else {
             return Err(malformed(path, "the features are a single number: two dimensions are needed"));
         };
@@ -109,7 +110,7 @@ impl Array {
         Ok((matrix, image))
     }
 
-    fn target(self, path: &Path, rows: usize) -> Result<Target, ReadError> {
+    fn target(self, path: &Path, rows: usize) -> Result<Target, TableError> {
         if self.shape != [rows] && self.shape != [rows, 1] {
             return Err(malformed(
                 path,
@@ -128,8 +129,8 @@ impl Array {
 }
 
 /// The one array of a `.npy` file.
-fn whole_file(path: &Path) -> Result<Array, ReadError> {
-    let io = |source| ReadError::Io { path: path.into(), source };
+fn whole_file(path: &Path) -> Result<Array, TableError> {
+    let io = |source| FileError::Io { path: path.into(), source };
     let file = std::fs::File::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let reader = std::io::BufReader::with_capacity(1 << 18, file);
@@ -138,7 +139,7 @@ fn whole_file(path: &Path) -> Result<Array, ReadError> {
 }
 
 /// Features from one array; the target from another file.
-pub(super) fn npy(path: &Path, target: Option<&str>) -> Result<Source, ReadError> {
+pub(super) fn npy(path: &Path, target: Option<&str>) -> Result<Source, TableError> {
     let (features, image) = whole_file(path)?.features(path)?;
     let target = match target {
         None => None,
@@ -148,9 +149,9 @@ pub(super) fn npy(path: &Path, target: Option<&str>) -> Result<Source, ReadError
 }
 
 /// Features from the array `x`, `X`, `features` or `data` (or the only one left), the target from the array named.
-pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, ReadError> {
+pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, TableError> {
     let explain = |error: zip::result::ZipError| malformed(path, format!("not a readable npz file: {error}"));
-    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+    let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
     let mut archive = zip::ZipArchive::new(std::io::BufReader::new(file)).map_err(explain)?;
     let names: Vec<String> =
         archive.file_names().flatten().filter_map(|name| array_name_from_file_name(&name).map(str::to_owned)).collect();
@@ -158,7 +159,7 @@ pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, ReadError
     let wanted = ["y", "Y", "target", "labels", "label", "y_train"];
     let label = match target {
         Some(name) if names.iter().any(|known| known == name) => Some(name.to_owned()),
-        Some(name) => return Err(ReadError::UnknownColumn { name: name.into(), known: known() }),
+        Some(name) => return Err(TableError::UnknownColumn { name: name.into(), known: known() }),
         None => wanted.iter().find(|name| names.iter().any(|known| known == *name)).map(|name| (*name).to_owned()),
     };
     let rest: Vec<&String> = names.iter().filter(|name| Some(*name) != label.as_ref()).collect();
@@ -170,7 +171,7 @@ pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, ReadError
         });
     let features =
         features.ok_or_else(|| malformed(path, format!("none of its arrays is clearly the features: {}", known())))?;
-    let mut take = |name: &str| -> Result<Array, ReadError> {
+    let mut take = |name: &str| -> Result<Array, TableError> {
         let mut entry = archive.by_name(&file_name_from_array_name(name)).map_err(explain)?;
         let unreadable = |error: std::io::Error| malformed(path, format!("array {name}: {error}"));
         let header = npyz::NpyHeader::from_reader(&mut entry).map_err(unreadable)?;

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{Matrix, ReadError, Source, Target, malformed, open};
+use super::{Matrix, Source, TableError, Target, malformed, open};
 use crate::objective::{Dense, Features};
 
 struct Array {
@@ -15,7 +15,7 @@ struct Array {
 /// More numbers than fit any table here: a header that claims more is refused before memory is set aside.
 const MOST_NUMBERS: usize = 1 << 34;
 
-fn array(path: &Path) -> Result<Array, ReadError> {
+fn array(path: &Path) -> Result<Array, TableError> {
     let mut reader = open(path)?;
     let io = |error: std::io::Error| malformed(path, format!("cut short or unreadable: {error}"));
     let mut magic = [0; 4];
@@ -71,7 +71,7 @@ impl Array {
 }
 
 /// Features from an image file, labels from the file named by `target`, or from the one that MNIST's names pair with it.
-pub(super) fn read(path: &Path, target: Option<&str>) -> Result<Source, ReadError> {
+pub(super) fn read(path: &Path, target: Option<&str>) -> Result<Source, TableError> {
     let images = array(path)?;
     let rows = images.shape[0];
     let columns = images.shape[1..].iter().product::<usize>();

@@ -3,11 +3,12 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Iterate, Path, PathError};
-use crate::error::{Result, require};
+use afterfit_core::PathInfo;
+use afterfit_core::error::require;
+
+use super::{Iterate, Method, Path, RateWarning, RunError, State, Trainer};
+use crate::error::Result;
 use crate::objective::{Objective, Rows, curvature};
-use crate::optimizer::{Method, Optimizer, OptimizerError, RateWarning, State};
-use crate::scheme::{PathInfo, Scheme};
 
 /// Which rows each step's gradient is taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +107,7 @@ const SCALE_STEPS: u64 = 10;
 /// An optimizer about to run. Every visit is the same run from the same start, bit for bit.
 pub struct LivePath<'a> {
     objective: &'a dyn Objective,
-    optimizer: Optimizer,
+    trainer: Trainer,
     batches: Batches,
     center: Vec<f64>,
     info: PathInfo,
@@ -118,13 +119,13 @@ impl<'a> LivePath<'a> {
     /// `steps` steps from `center`; zeros if `None`.
     pub fn new(
         objective: &'a dyn Objective,
-        optimizer: Optimizer,
+        trainer: Trainer,
         batches: Batches,
         steps: u64,
         center: Option<&[f64]>,
     ) -> Result<Self> {
         let (shape, width) = (objective.shape(), objective.width());
-        optimizer.validate(shape, width)?;
+        trainer.validate(shape, width)?;
         let sizes = match batches {
             Batches::Full => vec![],
             Batches::Independent { size, .. } | Batches::Shuffled { size, .. } => vec![size],
@@ -135,37 +136,36 @@ impl<'a> LivePath<'a> {
             let limit = format!("from 1 to the {rows} rows there are");
             require((1..=rows).contains(&size), "batch size", size as f64, limit)?;
         }
-        if matches!(optimizer.method, Method::Coordinatewise { .. }) && !objective.is_diagonal() {
-            return Err(OptimizerError::NotDiagonal.into());
+        if matches!(trainer.method, Method::Coordinatewise { .. }) && !objective.is_diagonal() {
+            return Err(RunError::NotDiagonal.into());
         }
         let center = center.map_or_else(|| vec![0.0; width], <[f64]>::to_vec);
         if center.len() != width {
-            return Err(OptimizerError::Start { found: center.len(), expected: width }.into());
+            return Err(RunError::Start { found: center.len(), expected: width }.into());
         }
         if let Some(position) = center.iter().position(|value| !value.is_finite()) {
-            return Err(OptimizerError::NotFinite { value: center[position], position }.into());
+            return Err(RunError::NotFinite { value: center[position], position }.into());
         }
         let info = PathInfo {
-            recurrence: optimizer.method.recurrence(),
-            rates: optimizer.schedule.rates(steps)?,
             quadratic: objective.is_quadratic(),
             stochastic: batches != Batches::Full,
             shape,
-            factors: match &optimizer.method {
+            factors: match &trainer.method {
                 Method::Coordinatewise { factors } => Some(factors.clone()),
                 _ => None,
             },
+            ..PathInfo::new(trainer.method.optimizer(), trainer.schedule.rates(steps)?)
         };
-        Scheme::new(&info)?;
-        let start = State::new(&optimizer.method, &center);
-        Ok(Self { objective, optimizer, batches, center, info, start, end: None })
+        info.validate()?;
+        let start = State::new(&trainer.method, &center);
+        Ok(Self { objective, trainer, batches, center, info, start, end: None })
     }
 
     /// Starts later visits at `state` instead of at the centre: the first iterate visited is the one it holds. For a
     /// [`Dial`](crate::dial::Dial) that goes on; averages of the resumed part alone know nothing of the iterates before
     /// it (their mass is reported as `before`).
     pub fn resume(mut self, state: State) -> Result<Self> {
-        let refuse = |what, found: usize, expected: usize| PathError::State {
+        let refuse = |what, found: usize, expected: usize| RunError::State {
             what,
             found: found as u64,
             expected: expected.to_string(),
@@ -177,10 +177,10 @@ impl<'a> LivePath<'a> {
             return Err(refuse("momentum entries", state.memory.len(), self.start.memory.len()).into());
         }
         if let Some(position) = state.weights.iter().chain(&state.memory).position(|value| !value.is_finite()) {
-            return Err(OptimizerError::NotFinite { value: f64::NAN, position }.into());
+            return Err(RunError::NotFinite { value: f64::NAN, position }.into());
         }
         if state.step > self.info.steps() {
-            return Err(PathError::State {
+            return Err(RunError::State {
                 what: "steps",
                 found: state.step,
                 expected: format!("at most {}", self.info.steps()),
@@ -212,13 +212,13 @@ impl<'a> LivePath<'a> {
     /// Whether a rate exceeds 1/β, where no theorem vouches for the run. Costs the objective's [`curvature`].
     pub fn rate_warning(&self) -> Result<Option<RateWarning>> {
         let safe = 1.0 / curvature(self.objective)?.beta;
-        let rate = self.info.rates.iter().fold(0.0_f64, |top, &rate| top.max(rate));
+        let rate = self.info.rates.runs().fold(0.0_f64, |top, run| top.max(run.rate));
         Ok((rate > safe).then_some(RateWarning { rate, safe }))
     }
 
     fn diverged(&self, step: u64, growth: f64, rate: f64) -> Result<()> {
         let safe = 1.0 / curvature(self.objective)?.beta;
-        Err(OptimizerError::Diverged { step, growth, rate, safe }.into())
+        Err(RunError::Diverged { step, growth, rate, safe }.into())
     }
 }
 
@@ -249,11 +249,11 @@ impl Path for LivePath<'_> {
         // A gradient of exactly zero says nothing about the scale of the problem.
         let mut scale = f64::MIN_POSITIVE;
         while state.step < self.info.steps() {
-            let (step, rate) = (state.step, self.info.rates[state.step as usize]);
+            let (step, rate) = (state.step, self.info.rates.at(state.step).unwrap_or_default());
             visit(Iterate { weights: &state.weights, rate: Some(rate), step })?;
             let rows = sampler.rows(step);
             let mut norm = None;
-            state.advance(&self.optimizer, rate, &self.center, &mut g, &mut |weights, g| {
+            state.advance(&self.trainer, rate, &self.center, &mut g, &mut |weights, g| {
                 self.objective.gradient(weights, rows, g);
                 norm = Some(g.iter().map(|g| g * g).sum::<f64>().sqrt());
             });
@@ -267,7 +267,7 @@ impl Path for LivePath<'_> {
             }
         }
         if let Some(position) = state.weights.iter().position(|value| !value.is_finite()) {
-            let rate = self.info.rates.last().copied().unwrap_or_default();
+            let rate = self.info.rates.at(state.step.saturating_sub(1)).unwrap_or_default();
             self.diverged(state.step, state.weights[position], rate)?;
         }
         visit(Iterate { weights: &state.weights, rate: None, step: state.step })?;

@@ -3,13 +3,13 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use super::{Matrix, ReadError, Source, Target, malformed, open};
+use super::{Matrix, Source, TableError, Target, malformed, open};
 use crate::objective::{Csr, Features};
 
 /// More features than a model of them fits in memory.
 const MOST_COLUMNS: u32 = 1 << 24;
 
-pub(super) fn read(path: &Path) -> Result<Source, ReadError> {
+pub(super) fn read(path: &Path) -> Result<Source, TableError> {
     let mut lines = BufReader::new(open(path)?);
     let (mut labels, mut starts, mut indices, mut values) = (Vec::new(), vec![0], Vec::<u32>::new(), Vec::<f64>::new());
     let (mut line, mut number, mut columns) = (String::new(), 0, 0);

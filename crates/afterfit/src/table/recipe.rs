@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::frame::{Column, Frame, Values};
-use super::{ReadError, Target};
+use super::{TableError, Target};
 use crate::objective::Dense;
 
 /// What to do about missing values.
@@ -73,12 +73,12 @@ impl ColumnRecipe {
 
 impl Recipe {
     /// Learns a recipe from the columns of `frame` other than `left_out`.
-    pub fn learn(frame: &Frame, left_out: &[&str], missing: Missing) -> Result<Self, ReadError> {
+    pub fn learn(frame: &Frame, left_out: &[&str], missing: Missing) -> Result<Self, TableError> {
         let used = frame.columns.iter().filter(|column| !left_out.contains(&column.name.as_str()));
-        let columns: Result<Vec<ColumnRecipe>, ReadError> = used.map(|column| learn_column(column, missing)).collect();
+        let columns: Result<Vec<ColumnRecipe>, TableError> = used.map(|column| learn_column(column, missing)).collect();
         let columns = columns?;
         if columns.is_empty() {
-            return Err(ReadError::Empty { what: "no feature columns are left".into() });
+            return Err(TableError::Unusable { what: "no feature columns are left".into() });
         }
         Ok(Self { columns, missing })
     }
@@ -102,20 +102,20 @@ impl Recipe {
 
     /// The rows that can be used: all of them, or those without a missing value when such rows are dropped. `also` is a
     /// further column (the target) that must be there.
-    pub fn usable_rows(&self, frame: &Frame, also: Option<&Column>) -> Result<Vec<usize>, ReadError> {
-        let names: Result<Vec<&Column>, ReadError> =
+    pub fn usable_rows(&self, frame: &Frame, also: Option<&Column>) -> Result<Vec<usize>, TableError> {
+        let names: Result<Vec<&Column>, TableError> =
             self.columns.iter().map(|column| frame.column(column.name())).collect();
         let columns: Vec<&Column> = names?.into_iter().chain(also).collect();
         let whole = |&row: &usize| self.missing != Missing::Drop || !columns.iter().any(|c| c.values.is_missing(row));
         let rows: Vec<usize> = (0..frame.rows()).filter(whole).collect();
         if rows.is_empty() {
-            return Err(ReadError::Empty { what: "every row has a missing value: no rows are left".into() });
+            return Err(TableError::Unusable { what: "every row has a missing value: no rows are left".into() });
         }
         Ok(rows)
     }
 
     /// The features of the given rows, and what texts were met that the recipe does not know.
-    pub fn apply(&self, frame: &Frame, rows: &[usize]) -> Result<(Dense<f64>, Vec<Unseen>), ReadError> {
+    pub fn apply(&self, frame: &Frame, rows: &[usize]) -> Result<(Dense<f64>, Vec<Unseen>), TableError> {
         let width = self.feature_names().len();
         let mut values = vec![0.0; rows.len() * width];
         let (mut at, mut all_unseen) = (0, Vec::new());
@@ -135,7 +135,7 @@ impl Recipe {
                 (ColumnRecipe::Number { name, .. }, Values::Text(texts)) => {
                     let example = texts.iter().flatten().find(|text| text.parse::<f64>().is_err());
                     let example = example.cloned().unwrap_or_default();
-                    return Err(ReadError::Empty {
+                    return Err(TableError::Unusable {
                         what: format!(
                             "column \"{name}\" held numbers when the model was fitted, but holds \"{example}\" here"
                         ),
@@ -171,11 +171,11 @@ impl Recipe {
     }
 }
 
-fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, ReadError> {
+fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, TableError> {
     let name = column.name.clone();
     let rows = column.values.len();
     if (0..rows).all(|row| column.values.is_missing(row)) {
-        return Err(ReadError::AllMissing { column: name });
+        return Err(TableError::AllMissing { column: name });
     }
     if missing == Missing::Error && (0..rows).any(|row| column.values.is_missing(row)) {
         return Err(missing_values(column));
@@ -183,7 +183,7 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, ReadE
     match &column.values {
         Values::Numeric(numbers) => {
             if let Some(row) = numbers.iter().position(|value| value.is_infinite()) {
-                return Err(ReadError::NotFinite { column: name, value: numbers[row], row: row + 1 });
+                return Err(TableError::NotFinite { column: name, value: numbers[row], row: row + 1 });
             }
             let (mut sum, mut count) = (0.0, 0.0);
             for value in numbers.iter().filter(|value| !value.is_nan()) {
@@ -198,7 +198,11 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, ReadE
             values.sort();
             values.dedup();
             if values.len() > MOST_CATEGORIES {
-                return Err(ReadError::TooManyCategories { column: name, count: values.len(), limit: MOST_CATEGORIES });
+                return Err(TableError::TooManyCategories {
+                    column: name,
+                    count: values.len(),
+                    limit: MOST_CATEGORIES,
+                });
             }
             Ok(ColumnRecipe::Texts { name, values })
         }
@@ -206,19 +210,19 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, ReadE
 }
 
 /// A typo in a column of numbers must not turn every number into a category of its own.
-fn refuse_mostly_numbers(name: &str, texts: &[Option<String>]) -> Result<(), ReadError> {
+fn refuse_mostly_numbers(name: &str, texts: &[Option<String>]) -> Result<(), TableError> {
     let odd: Vec<&String> = texts.iter().flatten().filter(|text| text.parse::<f64>().is_err()).collect();
     match odd[..] {
         [first, ..] if 10 * odd.len() <= texts.len() => {
-            Err(ReadError::MostlyNumbers { column: name.into(), text: first.clone(), count: odd.len() })
+            Err(TableError::MostlyNumbers { column: name.into(), text: first.clone(), count: odd.len() })
         }
         _ => Ok(()),
     }
 }
 
-fn missing_values(column: &Column) -> ReadError {
+fn missing_values(column: &Column) -> TableError {
     let missing: Vec<usize> = (0..column.values.len()).filter(|&row| column.values.is_missing(row)).collect();
-    ReadError::MissingValues {
+    TableError::MissingValues {
         column: column.name.clone(),
         count: missing.len(),
         row: missing.first().map_or(0, |row| row + 1),
@@ -227,7 +231,7 @@ fn missing_values(column: &Column) -> ReadError {
 
 impl Target {
     /// The target column over the given rows; a missing value is refused.
-    pub fn of_column(column: &Column, rows: &[usize]) -> Result<Self, ReadError> {
+    pub fn of_column(column: &Column, rows: &[usize]) -> Result<Self, TableError> {
         if rows.iter().any(|&row| column.values.is_missing(row)) {
             return Err(missing_values(column));
         }

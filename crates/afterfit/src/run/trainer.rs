@@ -1,15 +1,18 @@
 //! The optimizers whose paths can be averaged, their rate schedules, and their explicitly regularized twins.
 //!
-//! A closed set: a new one is a variant of [`Method`], an arm of `State::advance` and a row in [`crate::scheme`].
+//! A closed set: a new one is a variant of [`Method`], an arm of `State::advance` and a row in [`afterfit_core::optimizer`].
 
 use faer::linalg::cholesky::llt::factor::LltError;
 use faer::linalg::solvers::{Llt, Solve};
 use faer::{Mat, MatMut, MatRef, Side};
-use thiserror::Error;
 
-use crate::error::{Error, Result, require, require_l2, require_rate};
+use afterfit_core::error::{require, require_l2};
+use afterfit_core::rates::MOST_STEPS;
+use afterfit_core::{Optimizer, Rates};
+
+use super::RunError;
+use crate::error::{Error, Result};
 use crate::objective::{DataError, require_symmetric};
-use crate::scheme::Recurrence;
 
 /// How an iterate follows from the ones before it.
 #[derive(Debug, Clone)]
@@ -42,16 +45,27 @@ pub enum Method {
 }
 
 impl Method {
+    /// The method of an optimizer that runs here; others (Adam, a preconditioner's matrix) are made elsewhere.
+    pub fn of(optimizer: Optimizer) -> Result<Self, RunError> {
+        Ok(match optimizer {
+            Optimizer::Sgd => Self::Descent,
+            Optimizer::HeavyBall { momentum, dampening: 0.0 } => Self::HeavyBall { momentum },
+            Optimizer::Nesterov { momentum } => Self::Nesterov { momentum },
+            Optimizer::NesterovPaper { alpha } => Self::NesterovPaper { alpha },
+            other => return Err(RunError::NotRun { name: other.to_string() }),
+        })
+    }
+
     /// The scalars a weighting depends on.
     #[must_use]
-    pub fn recurrence(&self) -> Recurrence {
+    pub fn optimizer(&self) -> Optimizer {
         match *self {
-            Self::Descent => Recurrence::Descent,
-            Self::Preconditioned(_) => Recurrence::Preconditioned,
-            Self::Coordinatewise { .. } => Recurrence::Coordinatewise,
-            Self::HeavyBall { momentum } => Recurrence::HeavyBall { momentum },
-            Self::Nesterov { momentum } => Recurrence::Nesterov { momentum },
-            Self::NesterovPaper { alpha } => Recurrence::NesterovPaper { alpha },
+            Self::Descent => Optimizer::Sgd,
+            Self::Preconditioned(_) => Optimizer::Preconditioned,
+            Self::Coordinatewise { .. } => Optimizer::Coordinatewise,
+            Self::HeavyBall { momentum } => Optimizer::HeavyBall { momentum, dampening: 0.0 },
+            Self::Nesterov { momentum } => Optimizer::Nesterov { momentum },
+            Self::NesterovPaper { alpha } => Optimizer::NesterovPaper { alpha },
         }
     }
 
@@ -73,7 +87,7 @@ impl Method {
             return (rate, momentum);
         };
         let s = 1.0 / (1.0 + l2 * rate);
-        let q = self.recurrence().decay(l2, rate, step).keep;
+        let q = self.optimizer().steady(l2, rate, step).keep;
         match self {
             Self::HeavyBall { .. } => (q * rate, q * q * momentum),
             Self::Nesterov { .. } => (s * rate, q * q * momentum / s),
@@ -125,103 +139,35 @@ impl Preconditioner {
     }
 }
 
-/// Most steps of a run: the rate of each is kept.
-pub const MOST_STEPS: u64 = 1 << 27;
-
 /// The rate of every step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RateSchedule {
     /// The same throughout.
     Constant(f64),
-    /// `base`, then from each listed step on, that rate: `(step, rate)`, steps rising.
-    Drops {
-        /// The first rate.
-        base: f64,
-        /// When it changes, and to what.
-        at: Vec<(u64, f64)>,
-    },
-    /// Half a cosine from `base` to `floor` over `steps` steps, then `floor`.
-    Cosine {
-        /// The first rate.
-        base: f64,
-        /// The last rate, above 0.
-        floor: f64,
-        /// Length.
-        steps: u64,
-    },
-    /// Rises linearly over `steps` steps to the rate that `then` starts with, and follows `then` (counted from its own start).
-    WarmUp {
-        /// Length of the rise.
-        steps: u64,
-        /// What follows.
-        then: Box<RateSchedule>,
-    },
-    /// `base / (1 + decay·k)`.
-    InverseTime {
-        /// The first rate.
-        base: f64,
-        /// How fast it falls.
-        decay: f64,
-    },
-    /// One rate for each step.
-    List(Vec<f64>),
+    /// One rate for each step; what a run does not reach is not used.
+    List(Rates),
 }
 
 impl RateSchedule {
     /// The rates of the first `steps` steps, each checked.
-    pub fn rates(&self, steps: u64) -> Result<Vec<f64>> {
+    pub fn rates(&self, steps: u64) -> Result<Rates> {
         require(steps <= MOST_STEPS, "number of steps", steps as f64, format!("at most {MOST_STEPS}"))?;
-        self.validate(steps)?;
-        let rates: Vec<f64> = (0..steps).map(|step| self.rate(step)).collect();
-        rates.iter().try_for_each(|&rate| require_rate(rate))?;
-        Ok(rates)
-    }
-
-    fn validate(&self, steps: u64) -> Result<()> {
-        match self {
+        let rates = match self {
+            Self::Constant(rate) => Rates::constant(*rate, steps),
             Self::List(list) => {
-                let limit = format!("at least {steps}, the number of steps");
-                require(list.len() as u64 >= steps, "number of rates", list.len() as f64, limit)?;
+                let (found, limit) = (list.steps(), format!("at least {steps}, the number of steps"));
+                require(found >= steps, "number of rates", found as f64, limit)?;
+                list.iter().take(steps as usize).collect()
             }
-            Self::Drops { at, .. } => {
-                for pair in at.windows(2) {
-                    let limit = format!("above the drop before it, {}", pair[0].0);
-                    require(pair[0].0 < pair[1].0, "step of a rate drop", pair[1].0 as f64, limit)?;
-                }
-            }
-            Self::InverseTime { decay, .. } => {
-                require(*decay >= 0.0 && decay.is_finite(), "rate decay", *decay, "at least 0 and finite")?;
-            }
-            // The rise asks for the first rate of what follows even if the run ends before it.
-            Self::WarmUp { steps: rise, then } => then.validate(steps.saturating_sub(*rise).max(1))?,
-            Self::Constant(_) | Self::Cosine { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn rate(&self, step: u64) -> f64 {
-        match self {
-            Self::Constant(rate) => *rate,
-            Self::Drops { base, at } => {
-                at.iter().rev().find(|(from, _)| *from <= step).map_or(*base, |(_, rate)| *rate)
-            }
-            Self::Cosine { base, floor, steps } => {
-                let done = (step as f64 / (*steps).max(1) as f64).min(1.0);
-                floor + 0.5 * (base - floor) * (1.0 + (std::f64::consts::PI * done).cos())
-            }
-            Self::WarmUp { steps, then } => match step.checked_sub(*steps) {
-                Some(after) => then.rate(after),
-                None => then.rate(0) * (step + 1) as f64 / (*steps + 1) as f64,
-            },
-            Self::InverseTime { base, decay } => base / (1.0 + decay * step as f64),
-            Self::List(list) => list[step as usize],
-        }
+        };
+        rates.validate()?;
+        Ok(rates)
     }
 }
 
 /// A method, its rates, and the λ of an explicitly regularized reference run.
 #[derive(Debug, Clone)]
-pub struct Optimizer {
+pub struct Trainer {
     /// How a step is made.
     pub method: Method,
     /// The rate of every step, for the *unregularized* run.
@@ -231,7 +177,7 @@ pub struct Optimizer {
     pub explicit_l2: Option<f64>,
 }
 
-impl Optimizer {
+impl Trainer {
     /// An ordinary run.
     #[must_use]
     pub fn new(method: Method, schedule: RateSchedule) -> Self {
@@ -267,69 +213,10 @@ impl Optimizer {
             .into());
         }
         if width != shape[0] * shape[1] {
-            return Err(OptimizerError::Intercepts { name }.into());
+            return Err(RunError::Intercepts { name }.into());
         }
         Ok(())
     }
-}
-
-/// An optimizer that cannot run, or a run that blew up.
-#[derive(Debug, Error, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum OptimizerError {
-    /// The path left every bound.
-    #[error(
-        "the run diverged at step {step}: the gradient is {growth:.1e} times those at the start; rate {rate} is too high (1/β = {safe:.4e})"
-    )]
-    Diverged {
-        /// Where it was noticed.
-        step: u64,
-        /// Gradient norm over the largest of the first few.
-        growth: f64,
-        /// The rate in use.
-        rate: f64,
-        /// 1/β.
-        safe: f64,
-    },
-    /// A bounded gradient kept a hopeless run from blowing up.
-    #[error(
-        "the run ended at a loss of {last:.1e}, above the {first:.3} it started from; rate {rate} is too high (1/β = {safe:.4e})"
-    )]
-    Worse {
-        /// Loss at the start.
-        first: f64,
-        /// Loss at the end.
-        last: f64,
-        /// The rate in use.
-        rate: f64,
-        /// 1/β.
-        safe: f64,
-    },
-    /// A method with a matrix or factors meets weights that are not just the matrix.
-    #[error("{name} applies to the rows of W and cannot be used while intercepts are trained with it")]
-    Intercepts {
-        /// Which setting.
-        name: &'static str,
-    },
-    /// Coordinatewise rates on a Hessian that couples coordinates.
-    #[error("rates that differ by coordinate need a loss whose Hessian is diagonal: diagonalize it first")]
-    NotDiagonal,
-    /// Starting weights that do not fit.
-    #[error("the starting weights have {found} numbers: the objective needs {expected}")]
-    Start {
-        /// How many were given.
-        found: usize,
-        /// How many are needed.
-        expected: usize,
-    },
-    /// A start or state that is not finite.
-    #[error("the starting weights hold {value} at position {position}: every number must be finite")]
-    NotFinite {
-        /// The number.
-        value: f64,
-        /// Where.
-        position: usize,
-    },
 }
 
 /// Where a run stands: enough to continue it bit for bit (mini-batches depend on the seed and the step alone).
@@ -361,13 +248,13 @@ impl State {
     /// Moves from `w_k` to `w_{k+1}` at rate `η_k`. `gradient(w, g)` writes the loss's gradient at w into g.
     pub(crate) fn advance(
         &mut self,
-        optimizer: &Optimizer,
+        trainer: &Trainer,
         rate: f64,
         center: &[f64],
         g: &mut [f64],
         gradient: &mut dyn FnMut(&[f64], &mut [f64]),
     ) {
-        let (method, l2) = (&optimizer.method, optimizer.explicit_l2);
+        let (method, l2) = (&trainer.method, trainer.explicit_l2);
         let (step_rate, momentum) = method.step_sizes(l2, rate, self.step);
         let penalize = |g: &mut [f64], at: &[f64]| {
             if let Some(l2) = l2 {

@@ -1,0 +1,264 @@
+//! Which averages are asked for, and the weights of each.
+
+use std::path::PathBuf;
+
+use afterfit::checkpoint::Provenance;
+use afterfit::schedule::Shape;
+use afterfit::weighting::{EmaStart, Window, decay_of_half_life, gamma_of};
+use afterfit::{Answer, Status, Weighting};
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::layout::AnswerArg;
+use crate::output::Advice;
+use crate::strengths::Strengths;
+
+/// Every way to weight checkpoints.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Strengths")]
+pub(crate) struct StrengthArgs {
+    /// Strengths λ of an ℓ2 penalty: a list, or a range such as 1e-5..1e-2:16 (needs rates).
+    #[arg(long, value_name = "LIST|RANGE")]
+    l2: Option<Strengths>,
+    /// Weights ∝ ratio^j over the checkpoints, the first heaviest (the paper's deep nets).
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    ratio: Vec<f64>,
+    /// The plain mean (of --window, where one is given).
+    #[arg(long)]
+    uniform: bool,
+    /// The plain mean of the last N checkpoints.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    last: Vec<usize>,
+    /// Exponential moving average, the latest heaviest: what stays of it at each step.
+    #[arg(long, value_name = "DECAY", value_delimiter = ',')]
+    ema: Vec<f64>,
+    /// The same, by the steps after which half of it is gone.
+    #[arg(long, value_name = "STEPS", value_delimiter = ',')]
+    half_life: Vec<f64>,
+    /// How an EMA starts.
+    #[arg(long, value_enum, default_value_t = StartArg::First, value_name = "HOW")]
+    ema_start: StartArg,
+    /// EMA whose decay grows like 1 − t^(−POWER) up to that of --ema, as ema-pytorch and timm warm it up.
+    #[arg(long, value_name = "POWER", requires = "ema", conflicts_with = "half_life", num_args = 0..=1, default_missing_value = "0.6666666666666666")]
+    ema_warmup: Option<f64>,
+    /// Power-function EMA (Karras et al. 2024), by its width: 0.05 is narrow, 0.25 wide.
+    #[arg(long, value_name = "SIGMA_REL", value_delimiter = ',')]
+    power_ema: Vec<f64>,
+    /// The same, by its exponent γ.
+    #[arg(long, value_name = "GAMMA", value_delimiter = ',')]
+    power_ema_gamma: Vec<f64>,
+    /// Merge that stands in for a decay of the rate over --window: linear, 1-sqrt or cosine (WSM, Megatron-LM).
+    #[arg(long, value_name = "SHAPE", value_delimiter = ',')]
+    anneal: Vec<Shape>,
+    /// What the run would have given had its rate decayed like this over --window (needs rates).
+    #[arg(long, value_name = "SHAPE", value_delimiter = ',')]
+    schedule: Vec<Shape>,
+    /// Which checkpoints --uniform, --anneal and --schedule take: 10 (the last ten), 20% (of the steps), 500steps, 1000..2000 [default: all; 20% for --anneal and --schedule].
+    #[arg(long, value_name = "WINDOW")]
+    window: Option<Window>,
+    /// The straight line between the first and the last: A of the last (WiSE-FT).
+    #[arg(long, value_name = "A", value_delimiter = ',')]
+    wise: Vec<f64>,
+    /// EMA without its lag (BEMA, with trl's constants).
+    #[arg(long)]
+    bema: bool,
+    /// One checkpoint, by its step.
+    #[arg(long, value_name = "STEP", value_delimiter = ',')]
+    iterate: Vec<u64>,
+    /// Weights by hand: a file with one number for each checkpoint; negative ones are allowed.
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// Which of the two answers (default: regularized for --l2, normalized for --ratio).
+    #[arg(long, value_enum)]
+    answer: Option<AnswerArg>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StartArg {
+    /// At the first checkpoint.
+    First,
+    /// As a copy of the second: the first is left out (torch's AveragedModel).
+    Update,
+    /// From nothing, divided by its mass (Adam's way).
+    Debiased,
+}
+
+impl From<StartArg> for EmaStart {
+    fn from(arg: StartArg) -> Self {
+        match arg {
+            StartArg::First => Self::First,
+            StartArg::Update => Self::Update,
+            StartArg::Debiased => Self::Debiased,
+        }
+    }
+}
+
+/// One average asked for.
+pub(super) struct Planned {
+    /// `l2`, `ratio`, `uniform`, `last`, `ema`, `anneal-linear`, …
+    pub(super) kind: String,
+    pub(super) strength: Option<f64>,
+    pub(super) answer: Answer,
+    pub(super) scheme: String,
+    pub(super) status: Status,
+    /// By mass sequence, then by checkpoint.
+    pub(super) weights: Vec<Vec<f64>>,
+    pub(super) path: PathBuf,
+    /// Mass of steps before the first checkpoint.
+    pub(super) before: f64,
+    pub(super) remaining: Option<f64>,
+}
+
+impl Planned {
+    /// Its place is not known yet.
+    pub(super) fn of(
+        kind: String,
+        strength: Option<f64>,
+        weighting: &Weighting,
+        path: &Provenance,
+        answer: Answer,
+    ) -> Result<Self> {
+        let found = path.weights(weighting, answer)?;
+        let scheme = match weighting {
+            Weighting::L2(_) | Weighting::Schedule { .. } => path.optimizer().to_string(),
+            _ => kind.clone(),
+        };
+        Ok(Self {
+            kind,
+            strength,
+            answer,
+            scheme,
+            status: found.status,
+            weights: found.weights,
+            path: PathBuf::new(),
+            before: found.before,
+            remaining: found.remaining,
+        })
+    }
+}
+
+/// More strengths than one pass should write.
+const MOST_OUTPUTS: usize = 1000;
+/// Where rates decay unless a window is given.
+const ANNEALED: Window = Window::Share(0.2);
+
+impl StrengthArgs {
+    /// Whether something needs the rates of the training.
+    pub(super) fn need_rates(&self) -> bool {
+        self.l2.is_some() || !self.schedule.is_empty()
+    }
+
+    /// Whether anything was asked for.
+    pub(super) fn any(&self) -> bool {
+        self.list().is_ok_and(|list| !list.is_empty())
+    }
+
+    /// Every average asked for: kind, strength, weighting, answer.
+    fn list(&self) -> Result<Vec<(String, Option<f64>, Weighting, Answer)>> {
+        let regularized = self.answer.map_or(Answer::Regularized, Answer::from);
+        let normalized = self.answer.map_or(Answer::Normalized, Answer::from);
+        let mut list = Vec::new();
+        let mut add = |kind: &str, strength: Option<f64>, weighting, answer| {
+            list.push((kind.to_owned(), strength, weighting, answer));
+        };
+        for &ratio in &self.ratio {
+            add("ratio", Some(ratio), Weighting::Ratio(ratio), normalized);
+        }
+        if self.uniform {
+            add("uniform", None, Weighting::Mean(self.window.unwrap_or(Window::All)), Answer::Normalized);
+        }
+        for &last in &self.last {
+            add("last", Some(last as f64), Weighting::Mean(Window::Last(last)), Answer::Normalized);
+        }
+        let start = EmaStart::from(self.ema_start);
+        for &decay in &self.ema {
+            let weighting = match self.ema_warmup {
+                Some(power) => Weighting::WarmEma { decay, inv_gamma: 1.0, power, min: 0.0 },
+                None => Weighting::Ema { decay, start },
+            };
+            add("ema", Some(decay), weighting, Answer::Normalized);
+        }
+        for &steps in &self.half_life {
+            let decay = decay_of_half_life(steps)?;
+            add("half-life", Some(steps), Weighting::Ema { decay, start }, Answer::Normalized);
+        }
+        for &sigma in &self.power_ema {
+            let gamma = gamma_of(sigma)?;
+            add("power-ema", Some(sigma), Weighting::PowerEma { gamma }, Answer::Normalized);
+        }
+        for &gamma in &self.power_ema_gamma {
+            add("power-ema-gamma", Some(gamma), Weighting::PowerEma { gamma }, Answer::Normalized);
+        }
+        let window = self.window.unwrap_or(ANNEALED);
+        for &shape in &self.anneal {
+            add(&format!("anneal-{shape}"), None, Weighting::Anneal { shape, window }, Answer::Normalized);
+        }
+        for &shape in &self.schedule {
+            add(&format!("schedule-{shape}"), None, Weighting::Schedule { shape, window }, Answer::Normalized);
+        }
+        for &share in &self.wise {
+            add("wise", Some(share), Weighting::Wise(share), Answer::Normalized);
+        }
+        if self.bema {
+            let weighting = Weighting::Bema { ema_power: 0.5, bias_power: 0.2, lag: 10.0 };
+            add("bema", None, weighting, Answer::Normalized);
+        }
+        for &step in &self.iterate {
+            add("iterate", Some(step as f64), Weighting::Iterate(step), Answer::Normalized);
+        }
+        if let Some(file) = &self.weights {
+            add("weights", None, Weighting::Manual(read_weights(file)?), Answer::Normalized);
+        }
+        for &l2 in self.l2.iter().flat_map(Strengths::values) {
+            add("l2", Some(l2), Weighting::L2(l2), regularized);
+        }
+        Ok(list)
+    }
+}
+
+/// One number a line, or separated by commas or blanks.
+fn read_weights(file: &PathBuf) -> Result<Vec<f64>> {
+    let name = || file.display().to_string();
+    let bytes = std::fs::metadata(file).with_context(name)?.len();
+    if bytes > 1 << 24 {
+        return Err(Advice::error(
+            format!("{}: {bytes} bytes are no list of weights", name()),
+            "one number a checkpoint",
+        ));
+    }
+    let text = std::fs::read_to_string(file).with_context(name)?;
+    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+    words
+        .map(|word| {
+            word.parse().map_err(|_| {
+                Advice::error(format!("{}: `{word}` is not a weight", name()), "one number for each checkpoint")
+            })
+        })
+        .collect()
+}
+
+pub(super) fn plan(args: &StrengthArgs, path: &Provenance) -> Result<Vec<Planned>> {
+    if args.window.is_some() && !args.uniform && args.anneal.is_empty() && args.schedule.is_empty() {
+        return Err(Advice::error(
+            "--window says which checkpoints, and nothing takes it",
+            "add --uniform, --anneal linear or --schedule linear",
+        ));
+    }
+    let asked = args.list()?;
+    if asked.is_empty() {
+        return Err(Advice::error(
+            "no strength was asked for",
+            "add --ratio 0.9999,0.999,0.99,0.9, or --l2 1e-5..1e-2:16 --rate 0.1, or --uniform",
+        ));
+    }
+    if asked.len() > MOST_OUTPUTS {
+        return Err(Advice::error(
+            format!("{} strengths are more than the {MOST_OUTPUTS} written in one go", asked.len()),
+            "a dial holds any number of them: --dial MIN..MAX",
+        ));
+    }
+    let one = |(kind, strength, weighting, answer): (String, Option<f64>, Weighting, Answer)| {
+        Planned::of(kind, strength, &weighting, path, answer)
+    };
+    asked.into_iter().map(one).collect()
+}

@@ -1,0 +1,70 @@
+//! `--optimizer NAME --momentum M --alpha A --beta1 B` → the optimizer that made a path.
+
+use afterfit::Optimizer;
+use afterfit::optimizer::{Constants, NAMES, NamedError};
+use anyhow::Result;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+
+use crate::output::Advice;
+
+/// Options that describe an optimizer.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "How the path was made")]
+pub(crate) struct OptimizerArgs {
+    /// What made the path.
+    #[arg(long, value_name = "NAME", value_parser = names(), hide_possible_values = true, long_help = listing())]
+    pub(crate) optimizer: Option<String>,
+    /// Momentum μ of heavy-ball and nesterov, from 0 to below 1.
+    #[arg(long, value_name = "M")]
+    pub(crate) momentum: Option<f64>,
+    /// torch's dampening of heavy-ball.
+    #[arg(long, value_name = "D")]
+    pub(crate) dampening: Option<f64>,
+    /// Convexity α that nesterov-paper makes its momentum from.
+    #[arg(long, value_name = "A")]
+    pub(crate) alpha: Option<f64>,
+    /// β1 of adam [default: 0.9].
+    #[arg(long, value_name = "B")]
+    pub(crate) beta1: Option<f64>,
+}
+
+/// The names the library knows.
+pub(crate) fn names() -> PossibleValuesParser {
+    NAMES.map(|(name, about)| PossibleValue::new(name).help(about)).into()
+}
+
+fn listing() -> String {
+    let names = NAMES.map(|(name, about)| format!("{name}: {about}"));
+    format!("What made the path:\n{}", names.join("\n"))
+}
+
+impl OptimizerArgs {
+    /// The optimizer that was named, or the one of this name.
+    pub(crate) fn named(&self, default: &str) -> Result<Optimizer> {
+        let constants = Constants {
+            momentum: self.momentum,
+            dampening: self.dampening,
+            alpha: self.alpha,
+            beta1: self.beta1,
+            weight_decay: None,
+        };
+        Optimizer::named(self.optimizer.as_deref().unwrap_or(default), constants).map_err(advise)
+    }
+}
+
+fn advise(error: NamedError) -> anyhow::Error {
+    let hint = match &error {
+        NamedError::Needs { constant, .. } => format!("add --{constant} and its value"),
+        NamedError::Meaningless { constant: "momentum", .. } => {
+            "use --optimizer heavy-ball or --optimizer nesterov".to_owned()
+        }
+        NamedError::Meaningless { constant, .. } => format!("leave out --{constant}"),
+        _ => return error.into(),
+    };
+    let message = match &error {
+        NamedError::Needs { name, constant } => format!("--optimizer {name} needs --{constant}"),
+        NamedError::Meaningless { name, constant } => format!("--{constant} has no meaning for --optimizer {name}"),
+        other => other.to_string(),
+    };
+    Advice::error(message, hint)
+}

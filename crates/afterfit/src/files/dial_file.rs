@@ -1,0 +1,458 @@
+//! A dial on disk: one writer, one reader, whoever kept the sums.
+//!
+//! A safetensors file. Under the metadata key `afterfit` a [`Header`]; tensors `masses`, the rates of every group as runs
+//! (`rates/0`, `rate_steps/0`, and likewise `momenta`, `gains` where they changed); then a copy of the model's tensors for the
+//! centre (`center/NAME`), the last iterate (`last/NAME`) and every sum (`sum-00/NAME`, …), in f64 or, from a GPU, in f32; and
+//! under `copied/NAME` what averaging leaves alone. What the header holds besides is kept when the dial is written again.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use afterfit_core::tracker::Precision;
+use afterfit_core::{GroupMasses, Nodes, Optimizer, PathInfo, RateRun, Rates, Tracker};
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+
+use super::atomic::Draft;
+use super::safetensors::{KEY, Reader, header_bytes, write_f64};
+use super::source::{DataFile, write_at};
+use super::{FileError, number};
+use crate::error::Result;
+
+/// What the files are called in their own metadata.
+pub(crate) const KIND: &str = "dial";
+const VERSION: u64 = 2;
+
+/// A named tensor of the model; the flat weights are all parts one after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Its name in the model.
+    pub name: String,
+    /// Its shape, row-major.
+    pub shape: Vec<usize>,
+    /// The type it is written in when a model is read off the dial.
+    #[serde(default = "double", skip_serializing_if = "is_double")]
+    pub dtype: String,
+    /// Its parameter group.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub group: usize,
+}
+
+fn double() -> String {
+    "f64".into()
+}
+
+fn is_double(dtype: &str) -> bool {
+    dtype == "f64"
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_first(group: &usize) -> bool {
+    *group == 0
+}
+
+impl Part {
+    /// A tensor of the first group, in f64.
+    pub fn new(name: impl Into<String>, shape: Vec<usize>) -> Self {
+        Self { name: name.into(), shape, dtype: double(), group: 0 }
+    }
+
+    /// How many numbers.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.shape.iter().fold(1, |size: usize, &length| size.saturating_mul(length))
+    }
+}
+
+/// What belongs to a model and is not averaged.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Tensors that are not averaged, kept under `copied/`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copied: Vec<String>,
+    /// Names that stand for another tensor, and which.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tied: Vec<(String, String)>,
+    /// Where the sums came from, and whatever else was put there: kept as it is.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, serde_json::Value>,
+}
+
+/// How the sums of a group came about.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Group {
+    optimizer: Optimizer,
+    quadratic: bool,
+    stochastic: bool,
+}
+
+/// Visible in the file under `afterfit`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Header {
+    kind: String,
+    version: u64,
+    families: Vec<Nodes>,
+    groups: Vec<Group>,
+    group_masses: GroupMasses,
+    /// Whether λ's sums were made with every rate at hand.
+    exact: bool,
+    precision: Precision,
+    steps: u64,
+    /// The farthest any weight of a mass sequence moved.
+    reach: Vec<f64>,
+    shape: [usize; 2],
+    parts: Vec<Part>,
+    #[serde(flatten)]
+    beside: Beside,
+}
+
+/// A copy of the model's tensors in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copy {
+    /// The centre c.
+    Center,
+    /// The last iterate.
+    Last,
+    /// A centred sum.
+    Sum(usize),
+}
+
+impl Copy {
+    fn at(self) -> usize {
+        match self {
+            Self::Center => 0,
+            Self::Last => 1,
+            Self::Sum(j) => 2 + j,
+        }
+    }
+
+    fn name(self, part: &str) -> String {
+        match self {
+            Self::Center => format!("center/{part}"),
+            Self::Last => format!("last/{part}"),
+            Self::Sum(j) => format!("sum-{j:02}/{part}"),
+        }
+    }
+
+    /// All of a dial with so many sums, in the order of the file.
+    pub(crate) fn all(sums: usize) -> impl Iterator<Item = Self> {
+        [Self::Center, Self::Last].into_iter().chain((0..sums).map(Self::Sum))
+    }
+}
+
+/// The type of the sums.
+pub(crate) fn dtype_of(precision: Precision) -> Dtype {
+    match precision {
+        Precision::F32 => Dtype::F32,
+        Precision::F64 => Dtype::F64,
+    }
+}
+
+/// Every list of numbers a path has, with the names of its two tensors.
+fn lists(path: &PathInfo) -> impl Iterator<Item = (&'static str, &'static str, &Rates)> {
+    let named = [
+        ("rates", "rate_steps", Some(&path.rates)),
+        ("momenta", "momentum_steps", path.momenta.as_ref()),
+        ("gains", "gain_steps", path.gains.as_ref()),
+    ];
+    named.into_iter().filter_map(|(values, steps, list)| Some((values, steps, list?)))
+}
+
+/// A dial on its way to a file: everything but the vectors, which are put in their places.
+#[derive(Debug)]
+pub struct DialDraft {
+    draft: Draft,
+    header: Header,
+    tensors: Vec<(String, Dtype, Vec<usize>)>,
+    offsets: Vec<u64>,
+    room: usize,
+    first: usize,
+}
+
+impl DialDraft {
+    /// Starts a file for the dial that `tracker` describes. Its tensors have the type that `precision` says; `copied` are those
+    /// that are not averaged.
+    pub fn create(
+        path: &Path,
+        tracker: &Tracker,
+        precision: Precision,
+        parts: Vec<Part>,
+        copied: &[(String, Dtype, Vec<usize>)],
+        beside: Beside,
+    ) -> Result<Self> {
+        let mut names = HashSet::new();
+        let all = parts.iter().map(|part| &part.name).chain(copied.iter().map(|(name, ..)| name));
+        for name in all.chain(beside.tied.iter().map(|(name, _)| name)) {
+            if !names.insert(name.clone()) {
+                return Err(FileError::tensor(path, name, "a name that is taken").into());
+            }
+        }
+        let dtype = dtype_of(precision);
+        let numbers = |name: String, values: &[f64]| (name, Dtype::F64, vec![values.len()]);
+        let masses = tracker.masses().concat();
+        let mut tensors = vec![numbers("masses".into(), &masses)];
+        let mut values = vec![masses];
+        for (group, path) in tracker.paths().iter().enumerate() {
+            for (name, steps, list) in lists(path) {
+                let (rates, counts): (Vec<f64>, Vec<f64>) = list.runs().map(|run| (run.rate, run.steps as f64)).unzip();
+                tensors.push(numbers(format!("{name}/{group}"), &rates));
+                tensors.push(numbers(format!("{steps}/{group}"), &counts));
+                values.extend([rates, counts]);
+            }
+        }
+        let first = tensors.len();
+        for copy in Copy::all(tracker.sums()) {
+            tensors.extend(parts.iter().map(|part| (copy.name(&part.name), dtype, part.shape.clone())));
+        }
+        tensors.extend(copied.iter().map(|(name, dtype, shape)| (format!("copied/{name}"), *dtype, shape.clone())));
+        let copied = copied.iter().map(|(name, ..)| name.clone()).collect();
+        let groups = tracker.paths().iter().map(|path| Group {
+            optimizer: path.optimizer,
+            quadratic: path.quadratic,
+            stochastic: path.stochastic,
+        });
+        let header = Header {
+            kind: KIND.into(),
+            version: VERSION,
+            families: tracker.nodes().to_vec(),
+            groups: groups.collect(),
+            group_masses: tracker.group_masses(),
+            exact: tracker.is_exact(),
+            precision,
+            steps: tracker.steps(),
+            reach: vec![0.0; tracker.sequences()],
+            shape: tracker.paths()[0].shape,
+            parts,
+            beside: Beside { copied, ..beside },
+        };
+        // How far weights move is known only at the end: the header leaves room for it.
+        let room = describe(&header, &tensors, 0).0.len() + 32 * tracker.sequences();
+        let (bytes, offsets) = describe(&header, &tensors, room);
+        let draft = Draft::create(path)?;
+        write_at(draft.file(), &bytes, 0).map_err(FileError::io(path))?;
+        let dial = Self { draft, header, tensors, offsets, room, first };
+        for (at, values) in values.iter().enumerate() {
+            dial.put(dial.offsets[at], values)?;
+        }
+        Ok(dial)
+    }
+
+    /// The file under its temporary name, and where in it a tensor's numbers go.
+    #[must_use]
+    pub fn place(&self, copy: Copy, part: usize) -> (&std::fs::File, u64) {
+        (self.draft.file(), self.offsets[self.first + copy.at() * self.header.parts.len() + part])
+    }
+
+    /// Where the numbers of a tensor go that is not averaged.
+    #[must_use]
+    pub fn place_copied(&self, at: usize) -> (&std::fs::File, u64) {
+        let sums: usize = self.header.families.iter().map(Nodes::len).sum();
+        (self.draft.file(), self.offsets[self.first + (2 + sums) * self.header.parts.len() + at])
+    }
+
+    /// Writes numbers, in the file's own precision.
+    pub fn write(&self, copy: Copy, part: usize, values: &[f64]) -> Result<()> {
+        let offset = self.place(copy, part).1;
+        match self.header.precision {
+            Precision::F64 => self.put(offset, values)?,
+            Precision::F32 => {
+                let bytes: Vec<u8> = values.iter().flat_map(|&value| (value as f32).to_le_bytes()).collect();
+                self.put_bytes(offset, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes of a tensor that is not averaged.
+    pub fn write_copied(&self, at: usize, bytes: &[u8]) -> Result<()> {
+        Ok(self.put_bytes(self.place_copied(at).1, bytes)?)
+    }
+
+    fn put(&self, offset: u64, values: &[f64]) -> Result<(), FileError> {
+        let mut bytes = Vec::with_capacity(8 * values.len());
+        write_f64(&mut bytes, values).map_err(FileError::io(self.draft.path()))?;
+        self.put_bytes(offset, &bytes)
+    }
+
+    fn put_bytes(&self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
+        write_at(self.draft.file(), bytes, offset).map_err(FileError::io(self.draft.path()))
+    }
+
+    /// Completes the file: `reach` is the farthest any weight of each mass sequence moved. Returns its bytes.
+    pub fn finish(mut self, reach: Vec<f64>) -> Result<u64> {
+        self.header.reach = reach;
+        let (bytes, offsets) = describe(&self.header, &self.tensors, self.room);
+        if offsets != self.offsets {
+            return Err(FileError::malformed(self.draft.path(), "its header has outgrown its room").into());
+        }
+        self.put_bytes(0, &bytes)?;
+        self.draft.sync()?;
+        Ok(self.draft.finish()?)
+    }
+}
+
+fn describe(header: &Header, tensors: &[(String, Dtype, Vec<usize>)], room: usize) -> (Vec<u8>, Vec<u64>) {
+    let json = serde_json::to_string(header).unwrap_or_default();
+    header_bytes(tensors, &BTreeMap::from([(KEY.to_owned(), json)]), room)
+}
+
+/// A dial on disk, opened without reading its vectors.
+#[derive(Debug)]
+pub struct DialFile {
+    /// What a dial knows besides its sums.
+    pub tracker: Tracker,
+    /// How precise the sums are.
+    pub precision: Precision,
+    /// The farthest any weight of each mass sequence moved.
+    pub reach: Vec<f64>,
+    /// The model's tensors.
+    pub parts: Vec<Part>,
+    /// What belongs to the model and is not averaged.
+    pub beside: Beside,
+    pub(crate) file: DataFile,
+    /// By copy, then by part: where its numbers begin.
+    pub(crate) places: Vec<Vec<u64>>,
+    /// Type, shape and place of each tensor that is not averaged.
+    pub(crate) copied: Vec<(Dtype, Vec<usize>, u64)>,
+}
+
+impl DialFile {
+    /// Opens a dial and checks that all it announces is there, and nothing else.
+    pub fn open(path: &Path) -> Result<Self> {
+        let reader = Reader::open(path)?;
+        let header: Header = reader.metadata(KIND, VERSION)?;
+        let refuse = |reason: String| reader.refuse(KIND, reason);
+        let mut known = HashSet::new();
+        let mut runs = |name: &str, group: usize| -> Result<Option<Vec<f64>>> {
+            let name = format!("{name}/{group}");
+            if reader.info(&name).is_err() {
+                return Ok(None);
+            }
+            let count = reader.shape(&name)?.iter().product();
+            let values = reader.read(&name, count)?;
+            known.insert(name);
+            Ok(Some(values))
+        };
+        let mut list = |values: &str, steps: &str, group: usize| -> Result<Option<Rates>> {
+            let Some((values, counts)) = runs(values, group)?.zip(runs(steps, group)?) else { return Ok(None) };
+            let whole = counts.iter().all(|&count| (1.0..=1e15).contains(&count) && count.fract() == 0.0);
+            if values.len() != counts.len() || !whole || counts.iter().sum::<f64>() != header.steps as f64 {
+                return Err(refuse(format!("its rates do not cover {} steps", header.steps)).into());
+            }
+            let run = |(rate, steps): (f64, f64)| RateRun { steps: steps as u64, rate };
+            Ok(Some(values.into_iter().zip(counts).map(run).collect()))
+        };
+        let mut paths = Vec::with_capacity(header.groups.len());
+        for (group, about) in header.groups.iter().enumerate() {
+            let rates = list("rates", "rate_steps", group)?.unwrap_or_default();
+            if rates.steps() != header.steps {
+                return Err(refuse(format!("its rates do not cover {} steps", header.steps)).into());
+            }
+            paths.push(PathInfo {
+                momenta: list("momenta", "momentum_steps", group)?,
+                gains: list("gains", "gain_steps", group)?,
+                quadratic: about.quadratic,
+                stochastic: about.stochastic,
+                shape: header.shape,
+                ..PathInfo::new(about.optimizer, rates)
+            });
+        }
+        let tracker = Tracker::with_groups(header.families.clone(), &paths, header.group_masses)?;
+        let tracker = if header.exact { tracker.exact() } else { tracker };
+        let per_sequence = tracker.masses()[0].len();
+        known.insert("masses".into());
+        let masses = reader.read("masses", per_sequence * tracker.sequences())?;
+        let masses = match per_sequence {
+            0 => vec![Vec::new(); tracker.sequences()],
+            _ => masses.chunks_exact(per_sequence).map(<[f64]>::to_vec).collect(),
+        };
+        let tracker = tracker.resume(paths, masses)?;
+        if header.reach.len() != tracker.sequences() || header.reach.iter().any(|r| !(*r >= 0.0 && r.is_finite())) {
+            return Err(refuse(format!("its reach is {:?}", header.reach)).into());
+        }
+        if let Some(part) = header.parts.iter().find(|part| part.group >= header.groups.len()) {
+            return Err(refuse(format!("tensor {} is of group {}", part.name, part.group)).into());
+        }
+        if let Some(part) = header.parts.iter().find(|part| number::parse(&part.dtype).is_none()) {
+            return Err(refuse(format!("type {}", part.dtype)).into());
+        }
+        let dtype = dtype_of(header.precision);
+        let mut places = Vec::with_capacity(2 + tracker.sums());
+        for copy in Copy::all(tracker.sums()) {
+            let mut row = Vec::with_capacity(header.parts.len());
+            for part in &header.parts {
+                let name = copy.name(&part.name);
+                let info = reader.info(&name)?;
+                if info.shape != part.shape || info.dtype != dtype {
+                    let reason = format!(
+                        "it is {:?} {:?}, not the {dtype:?} {:?} announced",
+                        info.dtype, info.shape, part.shape
+                    );
+                    return Err(reader.refuse_tensor(&name, reason).into());
+                }
+                row.push(reader.offset(info));
+                known.insert(name);
+            }
+            places.push(row);
+        }
+        let mut copied = Vec::with_capacity(header.beside.copied.len());
+        for name in &header.beside.copied {
+            let name = format!("copied/{name}");
+            let info = reader.info(&name)?;
+            copied.push((info.dtype, info.shape.clone(), reader.offset(info)));
+            known.insert(name);
+        }
+        if let Some((name, _)) = reader.header.tensors.iter().find(|(name, _)| !known.contains(name)) {
+            return Err(reader.refuse_tensor(name, "this program does not know what it is for").into());
+        }
+        let mut names = HashSet::new();
+        let of_parts = header.parts.iter().map(|part| &part.name);
+        for name in of_parts.chain(&header.beside.copied).chain(header.beside.tied.iter().map(|(name, _)| name)) {
+            if !names.insert(name) {
+                return Err(refuse(format!("two tensors are named {name}")).into());
+            }
+        }
+        if let Some((name, first)) = header.beside.tied.iter().find(|(_, first)| !names.contains(first)) {
+            return Err(refuse(format!("{name} is tied to {first}, which is missing")).into());
+        }
+        Ok(Self {
+            tracker,
+            precision: header.precision,
+            reach: header.reach,
+            parts: header.parts,
+            beside: header.beside,
+            file: reader.file,
+            places,
+            copied,
+        })
+    }
+
+    /// The numbers of one tensor of one copy.
+    pub fn read(&self, copy: Copy, part: usize) -> Result<Vec<f64>> {
+        let (count, offset) = (self.parts[part].len(), self.places[copy.at()][part]);
+        Ok(match self.precision {
+            Precision::F64 => self.file.read_f64(count, offset)?,
+            Precision::F32 => self.file.read_f32(count, offset)?,
+        })
+    }
+
+    /// Name, type, shape and bytes of each tensor that is not averaged.
+    pub fn read_copied(&self) -> Result<Vec<(String, Dtype, Vec<usize>, Vec<u8>)>> {
+        let read = |(name, (dtype, shape, offset)): (&String, &(Dtype, Vec<usize>, u64))| {
+            let count: usize = shape.iter().product();
+            let mut bytes = vec![0; count * number::size(*dtype).unwrap_or(1) as usize];
+            self.file.read(&mut bytes, *offset)?;
+            Ok((name.clone(), *dtype, shape.clone(), bytes))
+        };
+        self.beside.copied.iter().zip(&self.copied).map(read).collect()
+    }
+
+    /// Texts that were put beside the dial under a key of its source: `remarks`, `checkpoints`.
+    #[must_use]
+    pub fn texts(&self, key: &str) -> Vec<String> {
+        let list =
+            self.beside.other.get("source").and_then(|source| source.get(key)).and_then(serde_json::Value::as_array);
+        list.into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
+    }
+}
