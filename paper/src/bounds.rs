@@ -1,12 +1,12 @@
 //! Theorems 1–3 against many noisy runs, and Theorem 4's bracket.
 
 use afterfit::Result;
-use afterfit::run::{averages};
 use afterfit::objective::{DataError, Objective, Quadratic, Rows};
-use afterfit::run::{Method, Trainer, Preconditioner, RateSchedule};
+use afterfit::run::averages;
 use afterfit::run::{Batches, LivePath, Path as _};
-use afterfit::{Answer, Stride, Weighting};
+use afterfit::run::{Method, Preconditioner, RateSchedule, Trainer};
 use afterfit::theory::{self, Noise, Setting};
+use afterfit::{Answer, Stride, Weighting};
 use faer::Mat;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

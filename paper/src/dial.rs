@@ -1,13 +1,13 @@
 //! The dial: error against λ and the number of nodes, under its certificate.
 
-use afterfit::Result;
-use afterfit::run::{averages};
 use afterfit::Nodes;
+use afterfit::Result;
 use afterfit::certificate::certificates;
 use afterfit::dial::Dial;
 use afterfit::objective::Quadratic;
-use afterfit::run::{Method, Trainer, RateSchedule};
+use afterfit::run::averages;
 use afterfit::run::{Batches, LivePath, Path as _};
+use afterfit::run::{Method, RateSchedule, Trainer};
 use afterfit::{Answer, Stride, Weighting};
 use faer::Mat;
 

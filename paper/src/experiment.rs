@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use afterfit::Result;
-use afterfit::sums::{Average};
 use afterfit::objective::Objective;
-use afterfit::run::{Method, Trainer, RateSchedule};
 use afterfit::run::{Batches, Iterate, LivePath, Path as _};
+use afterfit::run::{Method, RateSchedule, Trainer};
+use afterfit::sums::Average;
 use serde::{Deserialize, Serialize};
 
 use paper::plot::{Figure, png};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use afterfit::{Answer};
+use afterfit::Answer;
 use serde::{Deserialize, Serialize};
 
 use crate::plot::{Figure, Panel, Style, color, linear, log, series};

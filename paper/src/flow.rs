@@ -2,8 +2,8 @@
 
 use afterfit::Result;
 use afterfit::objective::Quadratic;
-use afterfit::run::{Method};
-use afterfit::run::{Batches};
+use afterfit::run::Batches;
+use afterfit::run::Method;
 use afterfit::theory::flow as exact;
 use faer::Mat;
 

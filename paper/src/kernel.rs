@@ -1,12 +1,12 @@
 //! Theorem 1* on real digits: an RBF kernel, and the neural tangent kernel of an infinitely wide ReLU network.
 
 use afterfit::Result;
-use afterfit::run::{averages, trace};
 use afterfit::objective::{Features, Kernel, KernelRidge, Objective};
-use afterfit::run::{Method, Trainer, RateSchedule};
 use afterfit::run::{Batches, LivePath, Path as _};
-use afterfit::{Answer, Stride, Weighting};
+use afterfit::run::{Method, RateSchedule, Trainer};
+use afterfit::run::{averages, trace};
 use afterfit::theory::kernel_factor;
+use afterfit::{Answer, Stride, Weighting};
 use faer::Mat;
 
 use crate::experiment::{Outcome, Table, distance_2, steps};

@@ -2,8 +2,8 @@
 
 use afterfit::Result;
 use afterfit::objective::{Objective, Rows};
-use afterfit::run::{Method};
-use afterfit::run::{Batches};
+use afterfit::run::Batches;
+use afterfit::run::Method;
 
 use crate::experiment::{Outcome, Run, Table};
 use crate::toy;

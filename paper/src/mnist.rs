@@ -1,10 +1,10 @@
 //! Figures 4 and 5: linear and softmax regression on MNIST (or Fashion-MNIST), three optimizers, deterministic and stochastic.
 
 use afterfit::Result;
-use afterfit::table::{self, Format, Matrix, Source};
 use afterfit::objective::{Dense, Features, LeastSquares, Objective, Softmax};
+use afterfit::run::Batches;
 use afterfit::run::{Method, Preconditioner};
-use afterfit::run::{Batches};
+use afterfit::table::{self, Format, Matrix, Source};
 use afterfit::theory::convergence_factor;
 use anyhow::Context;
 use faer::Mat;

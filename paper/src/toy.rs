@@ -2,8 +2,8 @@
 
 use afterfit::Result;
 use afterfit::objective::Quadratic;
+use afterfit::run::Batches;
 use afterfit::run::{Method, Preconditioner};
-use afterfit::run::{Batches};
 use afterfit::theory::convergence_factor;
 use faer::Mat;
 

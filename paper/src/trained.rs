@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use afterfit::{Answer};
+use afterfit::Answer;
 use anyhow::{Context, Result};
 use paper::findings::{Findings, RATIOS, Row};
 

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-
 use serde::Serialize;
 
 /// An error with advice on what to do about it.

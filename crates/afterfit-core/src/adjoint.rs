@@ -5,6 +5,7 @@
 //! satisfies `(H+λ)(ŵ − w_λ) = p_K ∇L(w_K)`.
 
 use crate::error::{OutOfRange, require, require_l2};
+use crate::rates::MOST_STEPS;
 
 /// A method whose state moves linearly with the gradients, by step.
 pub trait LinearMethod {
@@ -23,14 +24,22 @@ pub fn adjoint(method: &dyn LinearMethod, l2: f64, steps: u64) -> Result<Vec<f64
     require_l2(l2)?;
     let count = method.states();
     require(count >= 1, "numbers of a method's state", count as f64, "at least 1")?;
+    require(steps <= MOST_STEPS, "number of steps", steps as f64, format!("at most {MOST_STEPS}"))?;
+    let sized = |list: Vec<f64>, name, needed: usize| {
+        require(list.len() == needed, name, list.len() as f64, format!("{needed} numbers long"))?;
+        Ok(list)
+    };
+    let output = |step| sized(method.output(step), "length of a method's output", count);
     let mut weights = vec![0.0; steps as usize + 1];
     weights[steps as usize] = 1.0;
-    let mut psi = method.output(steps);
+    let mut psi = output(steps)?;
     for step in (0..steps).rev() {
         let at = step as usize;
-        let carried: f64 = psi.iter().zip(method.input(step)).map(|(psi, b)| psi * b).sum();
+        let input = sized(method.input(step), "length of a method's input", count)?;
+        let carried: f64 = psi.iter().zip(input).map(|(psi, b)| psi * b).sum();
         weights[at] = -l2 * carried;
-        let (transition, output) = (method.transition(step), method.output(step));
+        let transition = sized(method.transition(step), "length of a method's transition", count * count)?;
+        let output = output(step)?;
         psi = (0..count)
             .map(|j| weights[at] * output[j] + (0..count).map(|i| psi[i] * transition[i * count + j]).sum::<f64>())
             .collect();

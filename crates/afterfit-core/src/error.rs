@@ -38,6 +38,14 @@ pub fn require_rate(rate: f64) -> Result<(), OutOfRange> {
     require((0.0..=1e50).contains(&rate), "rate", rate, "at least 0 and at most 1e50")
 }
 
+/// The most that may enter of a gradient: λ·η·gain and its square stay finite.
+pub const MOST_GAIN: f64 = 1e3;
+
+/// What enters of a step's gradient.
+pub fn require_gain(gain: f64) -> Result<(), OutOfRange> {
+    require((0.0..=MOST_GAIN).contains(&gain), "gain", gain, format!("at least 0 and at most {MOST_GAIN}"))
+}
+
 /// A rate that something is divided by, or that a run cannot do without.
 pub fn require_positive_rate(rate: f64) -> Result<(), OutOfRange> {
     require(rate > 0.0 && rate <= 1e50, "rate", rate, "above 0 and at most 1e50")

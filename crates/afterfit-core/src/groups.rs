@@ -74,7 +74,7 @@ impl Groups {
     /// The group whose masses all groups share: the first that moves.
     #[must_use]
     pub fn reference(&self) -> usize {
-        self.paths.iter().position(moves).unwrap_or(0)
+        reference(&self.paths)
     }
 
     /// The path whose masses weigh the iterates of group `group`.
@@ -89,6 +89,8 @@ impl Groups {
     /// The λ that group `group` is penalized with when λ is asked for.
     pub fn l2(&self, group: usize, l2: f64) -> Result<f64, OutOfRange> {
         require_l2(l2)?;
+        let limit = format!("below {}, the number of groups", self.len());
+        crate::error::require(group < self.len(), "parameter group", group as f64, limit)?;
         let (first, own) = (&self.paths[self.reference()], &self.paths[group]);
         if self.masses == GroupMasses::Each || !moves(own) {
             return Ok(l2);
@@ -124,18 +126,33 @@ impl Groups {
     fn one_is_exact(&self) -> bool {
         let first = &self.paths[self.reference()];
         let others = || self.paths.iter().filter(|path| moves(path));
-        let constant = |path: &PathInfo| path.rule() == Rule::Closed && path.rates.is_constant();
+        // (The paper's Nesterov has a momentum that depends on its rate and a first mass of its own.)
+        let paper = |path: &PathInfo| matches!(path.optimizer, Optimizer::NesterovPaper { .. });
+        let listed = |path: &PathInfo| path.momenta.is_some() || path.gains.is_some();
+        let constant =
+            |path: &PathInfo| path.rule() == Rule::Closed && path.rates.is_constant() && !listed(path) && !paper(path);
         if others().all(constant) {
             return true;
         }
         others().all(|path| {
             let alike = match (first.optimizer, path.optimizer) {
                 (Optimizer::Adam { beta1: a, .. }, Optimizer::Adam { beta1: b, .. }) => a == b,
-                (a, b) => a == b,
+                (a, b) => a == b && (!paper(path) || path.rates == first.rates),
             };
             alike && path.momenta == first.momenta && path.gains == first.gains && proportional(first, path)
         })
     }
+}
+
+/// The group that moves first: a choice that no later step changes.
+pub(crate) fn reference(paths: &[PathInfo]) -> usize {
+    // Runs of rate 0 are one run: a path moves with its first or its second.
+    let first = |path: &PathInfo| match path.rates.at(0)? {
+        rate if rate > 0.0 => Some(0),
+        _ => Some(path.rates.run_end(0)).filter(|&end| end < path.steps()),
+    };
+    let order = paths.iter().enumerate().filter_map(|(group, path)| Some((first(path)?, group)));
+    order.min().map_or(0, |(_, group)| group)
 }
 
 fn moves(path: &PathInfo) -> bool {

@@ -107,7 +107,7 @@ impl PathInfo {
         let lists = [Some(&self.rates), self.momenta.as_ref(), self.gains.as_ref()];
         let constant = lists.into_iter().flatten().all(|list| list.is_constant());
         match self.optimizer {
-            Optimizer::NesterovPaper { .. } if !constant => Rule::Product,
+            Optimizer::NesterovPaper { .. } if !constant || self.gains.is_some() => Rule::Product,
             Optimizer::HeavyBall { dampening, .. } if dampening > 0.0 || !constant => Rule::LookAhead,
             Optimizer::Nesterov { .. } if !constant => Rule::LookAhead,
             Optimizer::Adam { .. } => Rule::LookAhead,
@@ -137,6 +137,7 @@ impl PathInfo {
     /// Mass a λ leaves unspent after all steps, `R_{K−1}`. For coordinatewise rates, the most that any coordinate that
     /// moves at all leaves.
     pub fn remaining(&self, l2: f64) -> Result<f64, OutOfRange> {
+        self.validate()?;
         require_l2(l2)?;
         let slowest = self.factors.iter().flatten().copied().filter(|&factor| factor > 0.0).reduce(f64::min);
         let mut mass = Mass::WHOLE;
@@ -169,13 +170,15 @@ impl PathInfo {
         let row = self.row(0);
         let c = match self.rule() {
             Rule::LookAhead => self.back(l2, 0, self.block_states(l2, &self.look_back(l2), 0)[0].1).1.c,
+            // Where the look-ahead stands still: C = q(a + μC), a what a step makes of the buffer.
             _ => {
-                let decay = self.optimizer.steady(l2, row.rate, 2);
-                decay.keep * row.rate / (1.0 - row.momentum * decay.keep)
+                let keep = self.optimizer.decay(l2, row.rate, row.momentum, row.gain, 2).keep;
+                let nesterov = matches!(self.optimizer, Optimizer::Nesterov { .. });
+                let a = if nesterov { row.momentum * row.rate } else { row.rate };
+                keep * a / (1.0 - row.momentum * keep)
             }
         };
-        let scale = if let Optimizer::Adam { beta1, .. } = self.optimizer { 1.0 - beta1 } else { 1.0 };
-        Ok(row.momentum * c / scale)
+        Ok(row.momentum * c)
     }
 
     /// One step of the look-ahead rule, from the state after step k to the one before it, and step k's decay.
@@ -197,9 +200,10 @@ impl PathInfo {
             && weight_decay > 0.0
         {
             // Decoupled decay δ keeps its place beside λ: tails are of the masses that are not yet scaled to 1.
-            let x = 1.0 - delta + (l2 + weight_decay) * a;
-            let total = a + state.tail;
-            let decay = Decay { keep: state.tail / total, spend: a / total };
+            let share = gain * a;
+            let x = 1.0 - delta + (l2 + weight_decay) * share;
+            let total = share + state.tail;
+            let decay = Decay { keep: state.tail / total, spend: share / total };
             return (decay, Ahead { c: a / x, carried: momentum * a / x, tail: total / x });
         }
         let e = l2 * gain * reach;

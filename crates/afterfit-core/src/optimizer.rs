@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::error::{OutOfRange, require, require_momentum};
+use crate::error::{OutOfRange, require, require_momentum, require_rate};
 use crate::mass::Decay;
 
 /// What made a path: all that a weighting depends on besides λ and the rates.
@@ -242,6 +242,22 @@ impl Optimizer {
         }
     }
 
+    /// Checks a rate, and that the optimizer can take a step with it.
+    pub fn validate_rate(&self, rate: f64) -> Result<(), OutOfRange> {
+        require_rate(rate)?;
+        match *self {
+            Self::NesterovPaper { alpha } => {
+                let limit = "at most 1 for the momentum (1−√(ηα))/(1+√(ηα)) to exist";
+                require(rate * alpha <= 1.0, "rate × alpha", rate * alpha, limit)
+            }
+            Self::Adam { weight_decay, .. } => {
+                let limit = "below 1: more would turn the weights around";
+                require(rate * weight_decay < 1.0, "rate × weight decay", rate * weight_decay, limit)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// μ; β1 for Adam; 0 for a method without a buffer.
     #[must_use]
     pub fn momentum(&self) -> f64 {
@@ -259,10 +275,11 @@ impl Optimizer {
         match *self {
             // torch copies the first gradient into the buffer as it is.
             Self::HeavyBall { dampening, .. } if step > 0 => Row { gain: 1.0 - dampening, ..plain },
-            // Bias correction is 1/(1−β1^{k+1}) and nothing else: v̂ is what stands still.
+            // Bias correction is 1/(1−β1^{k+1}) and nothing else: v̂ is what stands still. 1−β1 comes in with each gradient,
+            // not with each step: the two differ where β1 changes.
             Self::Adam { weight_decay, .. } => {
                 let corrected = 1.0 - momentum.powf((step + 1) as f64);
-                Row { rate: rate * (1.0 - momentum) / corrected, decay: weight_decay * rate, ..plain }
+                Row { rate: rate / corrected, gain: 1.0 - momentum, decay: weight_decay * rate, ..plain }
             }
             Self::HeavyBall { .. } | Self::Nesterov { .. } => plain,
             _ => Row { momentum: 0.0, ..plain },
@@ -305,6 +322,7 @@ impl Optimizer {
             // Theorem 3 with R_0 = 1 (the paper's P_0 can be negative): R_1 = γ/η, then a factor C a step.
             Self::NesterovPaper { .. } if step == 0 => Decay { keep: 1.0, spend: 0.0 },
             Self::NesterovPaper { alpha } if step > 1 => {
+                let rate = rate * gain;
                 let gamma = rate / (1.0 + x);
                 let free = (rate * alpha).sqrt();
                 let penalized = (gamma * (alpha + l2)).sqrt();
@@ -314,6 +332,8 @@ impl Optimizer {
                     spend: if penalized > 0.0 { gamma * l2 * (1.0 + free) / (free + penalized) } else { 0.0 },
                 }
             }
+            // (Its gain of 1−β1 comes back in the steps that follow.)
+            Self::Adam { .. } => Decay::of(x / (1.0 - momentum)),
             // Theorems 1, 2 and 1*: keep = γ/η = 1/(1+λη).
             _ => Decay::of(x),
         }

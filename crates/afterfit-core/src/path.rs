@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{OutOfRange, require};
+use crate::error::{MOST_GAIN, OutOfRange, require};
 use crate::mass::Rule;
 use crate::optimizer::{Optimizer, Row};
 use crate::rates::Rates;
@@ -69,9 +69,10 @@ impl PathInfo {
     pub fn validate(&self) -> Result<(), OutOfRange> {
         self.optimizer.validate()?;
         self.rates.validate()?;
-        for (name, limit, list) in
-            [("momentum of a step", 1.0 - 1e-15, &self.momenta), ("gain of a step", 1e50, &self.gains)]
-        {
+        for (name, limit, list) in [
+            ("momentum of a step", 1.0 - f64::EPSILON / 2.0, &self.momenta), // (the largest number below 1)
+            ("gain of a step", MOST_GAIN, &self.gains),
+        ] {
             let Some(list) = list else { continue };
             let (found, steps) = (list.steps(), self.steps());
             require(found == steps, "number of momenta or gains", found as f64, format!("{steps}, one for each step"))?;
@@ -79,12 +80,7 @@ impl PathInfo {
                 require((0.0..=limit).contains(&run.rate), name, run.rate, format!("at least 0 and at most {limit}"))?;
             }
         }
-        if let Optimizer::NesterovPaper { alpha } = self.optimizer {
-            for run in self.rates.runs() {
-                let limit = "at most 1 for the momentum (1−√(ηα))/(1+√(ηα)) to exist";
-                require(run.rate * alpha <= 1.0, "rate × alpha", run.rate * alpha, limit)?;
-            }
-        }
+        self.rates.runs().try_for_each(|run| self.optimizer.validate_rate(run.rate))?;
         for &factor in self.factors.iter().flatten() {
             // Zero is allowed: a kernel matrix may be singular, and its null coordinates never move.
             require((0.0..=1e50).contains(&factor), "rate factor", factor, "at least 0 and at most 1e50")?;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{OutOfRange, require};
+use crate::error::{OutOfRange, require, require_momentum, require_rate};
 use crate::path::PathInfo;
 
 /// How a rate falls from 1 to 0 over a window.
@@ -79,11 +79,22 @@ pub fn schedule(path: &PathInfo, window: Range<u64>, shape: Shape) -> Result<Vec
         format!("at most {steps}, the path's last step"),
     )?;
     let length = window.end.saturating_sub(window.start);
+    require_affordable(length as f64, path.row(window.start).momentum, 0.0)?;
     let rows: Vec<(f64, f64)> = window.map(|step| path.row(step)).map(|row| (row.rate, row.momentum)).collect();
     let base: Vec<f64> = rows.iter().map(|row| row.0).collect();
     let target: Vec<f64> = (0..length).map(|j| base[j as usize] * shape.at(j as f64 / length as f64)).collect();
     let momentum = rows.first().map_or(0.0, |row| row.1);
     other_rates(&base, momentum, &target, momentum, 0.0)
+}
+
+/// Refuses a window before anything is made of it.
+fn require_affordable(targets: f64, momentum: f64, l2: f64) -> Result<(), OutOfRange> {
+    let width = match l2 > 0.0 {
+        true => targets,
+        false => 40.0 * targets.sqrt() * ((1.0 + momentum) / (1.0 - momentum)).sqrt(),
+    };
+    let work = targets * width.min(targets) * 4.0;
+    require(work <= MOST_WORK, "steps of the window", targets, "few enough to be computed in about a minute")
 }
 
 /// The weights c of a momentum run with rates `target` and penalty `l2` (around `w_0`), in terms of a momentum run with
@@ -105,16 +116,14 @@ pub fn other_rates(
         targets as f64,
         format!("at most the {steps} steps of the path"),
     )?;
-    if let Some(&rate) = base[..targets].iter().find(|&&rate| rate <= 0.0) {
-        require(false, "rate of the path inside the window", rate, "above 0")?;
+    for &rate in &base[..targets] {
+        require(rate > 0.0 && rate <= 1e50, "rate of the path inside the window", rate, "above 0 and at most 1e50")?;
     }
-    let width = if l2 > 0.0 {
-        targets as f64
-    } else {
-        40.0 * (targets as f64).sqrt() * ((1.0 + momentum) / (1.0 - momentum)).sqrt()
-    };
-    let work = targets as f64 * width.min(targets as f64) * 4.0;
-    require(work <= MOST_WORK, "steps of the window", targets as f64, "few enough to be computed in about a minute")?;
+    target.iter().try_for_each(|&rate| require_rate(rate))?;
+    require_momentum(momentum)?;
+    require_momentum(target_momentum)?;
+    require((0.0..=1e100).contains(&l2), "l2", l2, "at least 0 and at most 1e100")?;
+    require_affordable(targets as f64, momentum, l2)?;
     // c, D and E stand for the target's iterate and its buffer's two parts, as combinations of the path.
     let mut c = vec![0.0; targets + 2];
     let (mut d, mut e) = (c.clone(), c.clone());
@@ -159,6 +168,11 @@ pub fn other_rates(
             from = 0;
         }
     }
+    // Every step only moves mass on, so what the sum lacks is rounding: towards another momentum, entries can grow by many
+    // orders of magnitude before they cancel.
+    let total: f64 = c.iter().sum();
+    let limit = "1 to nine digits: these rates and momenta are too far from the path's";
+    require((total - 1.0).abs() <= 1e-9, "sum of the weights", total, limit)?;
     c.truncate(steps.min(targets) + 1);
     c.resize(steps + 1, 0.0);
     Ok(c)

@@ -237,6 +237,7 @@ pub fn kernel_factor(rate: f64, ridge: f64, l2: f64, kappa_min: f64, kappa_max: 
     require(ridge >= 0.0 && ridge.is_finite(), "ridge", ridge, "at least 0 and finite")?;
     require(kappa_min >= 0.0, "smallest eigenvalue of K", kappa_min, "at least 0")?;
     above(theorem, "l2", l2, "the ridge in the loss", ridge)?;
+    require_l2(l2)?;
     at_most(theorem, "smallest eigenvalue of K", kappa_min, "the largest", kappa_max)?;
     at_most(theorem, "rate", rate, "1/(κ(κ+λ))", 1.0 / (kappa_max * (kappa_max + ridge)))?;
     Ok(1.0 / (1.0 + (l2 - ridge) * rate * kappa_min))

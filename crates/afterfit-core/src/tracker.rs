@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::certificate::{Comparison, Profile, beta, fit, misfits};
-use crate::error::{OutOfRange, require, require_l2, require_rate};
-use crate::groups::GroupMasses;
+use crate::error::{OutOfRange, require, require_gain, require_l2, require_momentum};
+use crate::groups::{GroupMasses, reference};
 use crate::mass::{Answer, Mass, Rule, Walk};
 use crate::nodes::{Family, Nodes};
 use crate::path::PathInfo;
-use crate::rates::Rates;
+use crate::rates::{MOST_STEPS, Rates};
 use crate::status::Status;
 
 /// A dial that cannot take a step or give a reading.
@@ -171,18 +171,13 @@ impl Tracker {
     }
 
     /// A dial over parameter groups, each described by a path (whose rates are ignored). With [`GroupMasses::One`] all groups
-    /// have the masses of the first.
+    /// have the masses of the one that moves first.
     pub fn with_groups(nodes: Vec<Nodes>, paths: &[PathInfo], group_masses: GroupMasses) -> Result<Self, DialError> {
         require(!nodes.is_empty(), "number of families", 0.0, "at least 1")?;
         require(!paths.is_empty(), "number of parameter groups", 0.0, "at least 1")?;
         let empty = |path: &PathInfo| PathInfo { rates: Rates::new(), momenta: None, gains: None, ..path.clone() };
         let paths: Vec<PathInfo> = paths.iter().map(empty).collect();
-        for path in &paths {
-            if path.optimizer == crate::Optimizer::Coordinatewise {
-                return Err(DialError::Coordinatewise);
-            }
-            path.validate()?;
-        }
+        together(&paths)?;
         let sequences = if group_masses == GroupMasses::One { 1 } else { paths.len() };
         let l2 = nodes.iter().filter(|nodes| nodes.family() == Family::L2).map(Nodes::len).sum();
         let sums = nodes.iter().map(Nodes::len).sum();
@@ -209,7 +204,7 @@ impl Tracker {
             format!("{groups}, one for each group"),
         )?;
         require(self.steps() == 0, "steps taken before the schedule was declared", self.steps() as f64, "0")?;
-        paths.iter().try_for_each(PathInfo::validate)?;
+        together(paths)?;
         self.rule = Rule::LookAhead;
         self.declared = Some((paths.to_vec(), Vec::new()));
         self.walk_on();
@@ -220,7 +215,7 @@ impl Tracker {
     pub fn resume(mut self, paths: Vec<PathInfo>, masses: Vec<Vec<f64>>) -> Result<Self, DialError> {
         let (found, groups) = (paths.len(), self.paths.len());
         require(found == groups, "number of parameter groups", found as f64, format!("{groups}"))?;
-        paths.iter().try_for_each(PathInfo::validate)?;
+        together(&paths)?;
         let (found, sequences) = (masses.len(), self.masses.len());
         require(found == sequences, "number of mass sequences", found as f64, format!("{sequences}"))?;
         for (own, given) in self.masses.iter_mut().zip(&masses) {
@@ -266,10 +261,11 @@ impl Tracker {
         let (found, groups) = (steps.len(), self.paths.len());
         require(found == groups, "number of rates", found as f64, format!("{groups}, one for each parameter group"))?;
         let k = self.steps();
-        for step in steps {
-            require_rate(step.rate)?;
-            step.momentum.map_or(Ok(()), crate::error::require_momentum)?;
-            require((0.0..=1e50).contains(&step.gain), "gain", step.gain, "at least 0 and at most 1e50")?;
+        require(k < MOST_STEPS, "number of steps", k as f64, format!("below {MOST_STEPS}"))?;
+        for (path, step) in self.paths.iter().zip(steps) {
+            path.optimizer.validate_rate(step.rate)?;
+            step.momentum.map_or(Ok(()), require_momentum)?;
+            require_gain(step.gain)?;
         }
         if let Some((paths, _)) = &self.declared {
             for (path, step) in paths.iter().zip(steps) {
@@ -288,14 +284,15 @@ impl Tracker {
         }
         let l2: Vec<f64> = self.l2_nodes().collect();
         for sequence in 0..self.masses.len() {
+            let leader = self.leader(sequence);
             let (mut sum, mut node) = (0, 0);
             for nodes in &self.nodes {
                 for &value in nodes.values() {
                     let (share, scale) = match nodes.family() {
                         Family::L2 => {
                             let decay = match &mut self.declared {
-                                Some((paths, walks)) => walks[sequence][node].next(&paths[sequence]),
-                                None => Some(self.paths[sequence].product_decay(l2[node], k)),
+                                Some((paths, walks)) => walks[leader][node].next(&paths[leader]),
+                                None => Some(self.paths[leader].product_decay(l2[node], k)),
                             };
                             let mass = &mut self.masses[sequence][node];
                             let frozen = mass.left() < FROZEN;
@@ -334,6 +331,21 @@ impl Tracker {
     #[must_use]
     pub fn sequence(&self, group: usize) -> usize {
         if self.group_masses == GroupMasses::One { 0 } else { group }
+    }
+
+    /// The group whose rates a mass sequence follows.
+    fn leader(&self, sequence: usize) -> usize {
+        match (self.group_masses, &self.declared) {
+            (GroupMasses::Each, _) => sequence,
+            (GroupMasses::One, Some((paths, _))) => reference(paths),
+            (GroupMasses::One, None) => reference(&self.paths),
+        }
+    }
+
+    /// The path whose masses weigh the iterates of a group, as far as it went.
+    #[must_use]
+    pub fn path(&self, group: usize) -> &PathInfo {
+        &self.paths[self.leader(self.sequence(group))]
     }
 
     /// How many mass sequences there are: 1, or one a group.
@@ -400,8 +412,14 @@ impl Tracker {
         answer: Answer,
         precision: Precision,
     ) -> Result<Reading, DialError> {
-        let path = &self.paths[self.sequence(group)];
+        let limit = format!("below {}, the number of groups", self.paths.len());
+        require(group < self.paths.len(), "parameter group", group as f64, limit)?;
+        let sequence = self.sequence(group);
+        let leader = self.leader(sequence);
+        let path = &self.paths[leader];
         let steps = path.steps();
+        // Sums under a declared schedule were made with the rates that were still to come.
+        let kept = self.declared.as_ref().map_or(path, |(paths, _)| &paths[leader]);
         let whole = |family, value, rule, mass| Profile::new(family, value, path, rule, mass);
         let (family, value) = match target {
             Target::L2(l2) => {
@@ -431,6 +449,11 @@ impl Tracker {
             Target::L2(l2) => Some(path.remaining(*l2)?),
             _ => None,
         };
+        // What a debiased EMA is divided by.
+        let mass = match target {
+            Target::DebiasedEma(_) => 1.0 - beta(value).powf((steps + 1) as f64),
+            _ => 1.0,
+        };
         // The target's shares of w_0 … w_{K−1}, and what w_K gets of it.
         let (profile, scale, last) = match (target, family) {
             (Target::Weights(weights), _) => {
@@ -442,18 +465,14 @@ impl Tracker {
                 let profile = whole(Family::L2, value, Rule::LookAhead, 1.0);
                 match answer {
                     Answer::Regularized => (profile, 1.0, left),
-                    Answer::Normalized => (profile, inverse(spent(path, value, Rule::LookAhead)), 0.0),
+                    Answer::Normalized => (profile, inverse(spent(path, value, Rule::LookAhead, steps)), 0.0),
                 }
             }
             (_, family) => {
                 let family = family.unwrap_or(Family::Ema);
                 let stays = last_decay(family, value, steps);
-                let whole_mass = match target {
-                    Target::DebiasedEma(_) => 1.0 - beta(value).powf((steps + 1) as f64),
-                    _ => 1.0,
-                };
                 let profile = whole(family, value, Rule::LookAhead, 1.0);
-                (profile, stays / whole_mass, (1.0 - stays) / whole_mass)
+                (profile, stays / mass, (1.0 - stays) / mass)
             }
         };
         let mut coefficients = vec![0.0; self.sums()];
@@ -467,9 +486,9 @@ impl Tracker {
                     *coefficient = l * match (nodes.family(), answer) {
                         (Family::L2, Answer::Regularized) => 1.0,
                         // S/P is interpolated, not S: where little mass is spent both are small, and their quotient is not.
-                        (Family::L2, Answer::Normalized) => inverse(spent(path, node, self.rule)),
+                        (Family::L2, Answer::Normalized) => inverse(spent(kept, node, self.rule, steps)),
                         // (Debiasing divides the interpolated EMA by a number that is known exactly.)
-                        (family, _) => last_decay(family, node, steps) * scale / last_decay(family, value, steps),
+                        (family, _) => last_decay(family, node, steps) / mass,
                     };
                 }
             }
@@ -479,10 +498,14 @@ impl Tracker {
             let of = |nodes: &Nodes| {
                 nodes.values().to_vec().into_iter().map(|value| (nodes.family(), value)).collect::<Vec<_>>()
             };
-            self.nodes.iter().flat_map(of).map(|(family, value)| whole(family, value, self.rule, 1.0)).collect()
+            let made = |family| if family == Family::L2 { kept } else { path };
+            let profile = |(family, value)| Profile::new(family, value, made(family), self.rule, 1.0);
+            self.nodes.iter().flat_map(of).map(profile).collect()
         };
         let mut comparison = Comparison { profile: profile.clone(), scale, coefficients };
-        let guessed = family == Some(Family::L2) && path.rule() == Rule::LookAhead && self.rule == Rule::Product;
+        let unknown = path.rule() == Rule::LookAhead && self.rule == Rule::Product;
+        let unfinished = kept.rule() == Rule::LookAhead && kept.steps() > steps;
+        let guessed = family == Some(Family::L2) && (unknown || unfinished);
         if !inside || guessed {
             fit(&mut comparison, &mut sums(), steps, precision.unit());
             comparison.profile = profile;
@@ -511,6 +534,20 @@ impl Tracker {
     }
 }
 
+/// Paths of groups that took their steps together, each with scalar weights.
+fn together(paths: &[PathInfo]) -> Result<(), DialError> {
+    let steps = paths.first().map_or(0, PathInfo::steps);
+    for path in paths {
+        if path.optimizer == crate::Optimizer::Coordinatewise {
+            return Err(DialError::Coordinatewise);
+        }
+        path.validate()?;
+        let limit = format!("{steps}, those of the first group");
+        require(path.steps() == steps, "number of steps of a parameter group", path.steps() as f64, limit)?;
+    }
+    Ok(())
+}
+
 /// Adds one more number to a list that is only kept once it differs from what is usual.
 fn extend(list: &mut Option<Rates>, steps: u64, usual: f64, value: f64) {
     if list.is_none() && value == usual {
@@ -529,11 +566,11 @@ pub(crate) fn last_decay(family: Family, value: f64, k: u64) -> f64 {
     }
 }
 
-/// P: the mass that all steps together have spent, summed from its parts.
-fn spent(path: &PathInfo, l2: f64, rule: Rule) -> f64 {
+/// P: the mass that the first steps together have spent, summed from its parts.
+fn spent(path: &PathInfo, l2: f64, rule: Rule, steps: u64) -> f64 {
     let rule = if path.rule() == Rule::LookAhead { rule } else { path.rule() };
     let mut mass = Mass::WHOLE;
-    path.decays_by(l2, rule).map(|decay| mass.take(decay)).sum()
+    path.decays_by(l2, rule).take(steps as usize).map(|decay| mass.take(decay)).sum()
 }
 
 /// 1/P; where nothing is spent, nothing is averaged.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{OutOfRange, require};
 use crate::mass::Answer;
+use crate::optimizer::Optimizer;
 use crate::path::PathInfo;
 use crate::schedule::{Shape, schedule};
 use crate::status::{Reason, Standing, Status};
@@ -119,6 +120,7 @@ impl Window {
     pub fn of(&self, kept: &[u64]) -> Result<Range<usize>, OutOfRange> {
         let count = kept.len();
         require(count >= 1, "number of iterates", count as f64, "at least 1")?;
+        require_rising(kept)?;
         let (first, last) = (kept[0], kept[count - 1]);
         let since = |step: u64| kept.partition_point(|&kept| kept < step)..count;
         let range = match *self {
@@ -182,6 +184,13 @@ impl fmt::Display for Window {
     }
 }
 
+fn require_rising(kept: &[u64]) -> Result<(), OutOfRange> {
+    kept.windows(2).try_for_each(|pair| {
+        let limit = || format!("above the kept step before it, {}", pair[0]);
+        require(pair[0] < pair[1], "kept step", pair[1] as f64, limit())
+    })
+}
+
 /// One weight for each kept iterate, and what is known of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weighted {
@@ -209,7 +218,8 @@ impl Weighting {
             (Self::Ratio(_), _) => Status::heuristic(Reason::PaperRatio),
             (Self::Anneal { .. }, _) => Status::heuristic(Reason::Annealing),
             (Self::Schedule { .. }, Some(path)) => match path.status() {
-                Status { standing: Standing::Exact, .. } => Status::exact(Reason::OtherSchedule),
+                Status { standing: Standing::Exact, .. } if recursive(path) => Status::exact(Reason::OtherSchedule),
+                Status { standing: Standing::Exact, .. } => Status::approximation(Reason::ChangingRate),
                 worse => worse,
             },
             (Self::Iterate(_), _) => Status::exact(Reason::OneIterate),
@@ -228,14 +238,7 @@ impl Weighting {
     ) -> Result<Weighted, OutOfRange> {
         let count = kept.len();
         require(count >= 1, "number of iterates", count as f64, "at least 1")?;
-        for pair in kept.windows(2) {
-            require(
-                pair[0] < pair[1],
-                "kept step",
-                pair[1] as f64,
-                format!("above the kept step before it, {}", pair[0]),
-            )?;
-        }
+        require_rising(kept)?;
         let mut status = self.status(path);
         let gaps = |path: &PathInfo| kept.len() as u64 != path.steps() + 1;
         let unknown =
@@ -267,6 +270,10 @@ impl Weighting {
                 let every = schedule(path, from..to, *shape)?;
                 let steps: Vec<u64> = kept[range.clone()].iter().map(|step| step - from).collect();
                 let given = strided(&every, &steps, stride)?;
+                if from > 0 && path.row(from).momentum > 0.0 {
+                    // The buffer at the window's start came from iterates before it.
+                    status = status.unless_worse(Status::approximation(Reason::ChangingRate));
+                }
                 if gaps(path) {
                     status = status.unless_worse(Status::approximation(Reason::Strided));
                 }
@@ -391,6 +398,16 @@ impl Weighting {
         weights.iter_mut().for_each(|weight| *weight /= total);
         Ok(weights)
     }
+}
+
+/// Whether [`schedule`] has this optimizer's own recursion: descent, or heavy ball with one momentum and whole gradients.
+fn recursive(path: &PathInfo) -> bool {
+    let momentum = match path.optimizer {
+        Optimizer::Sgd | Optimizer::Preconditioned | Optimizer::Coordinatewise => true,
+        Optimizer::HeavyBall { dampening, .. } => dampening == 0.0 && path.momenta.is_none(),
+        _ => false,
+    };
+    momentum && path.gains.is_none()
 }
 
 /// A moving average of `count` iterates that starts at the first; `stays(k)` is what stays of it when iterate k ≥ 1 comes.

@@ -6,13 +6,13 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use afterfit::run::{averages};
-use afterfit::sums::{Bank};
 use afterfit::Nodes;
 use afterfit::dial::Dial;
 use afterfit::objective::{Dense, Features, LeastSquares, Objective, Rows, Shift, Softmax};
-use afterfit::run::{Method, Trainer, RateSchedule};
+use afterfit::run::averages;
 use afterfit::run::{Batches, LivePath, Path};
+use afterfit::run::{Method, RateSchedule, Trainer};
+use afterfit::sums::Bank;
 use afterfit::{Answer, Stride, Weighting};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -55,7 +55,7 @@ fn main() {
     let labels: Vec<u32> = (0..N).map(|_| rng.random_range(0..K as u32)).collect();
     let softmax = Softmax::new(x, labels.clone(), K, 0.0, false).unwrap();
     dial_beside_gradient(&softmax);
-    stored_path();
+    sums_in_memory();
     let Features::Dense(x) = softmax.features().clone() else { unreachable!("dense above") };
     drop(softmax);
     gram_space(Features::Dense(x), &labels);
@@ -86,7 +86,7 @@ fn dial_beside_gradient(softmax: &Softmax<f32>) {
         for iterate in &iterates[..240] {
             dial.push(iterate, 0.02).unwrap();
         }
-        black_box(dial.frozen());
+        black_box(dial.tracker().frozen());
     });
     let micro = |seconds: f64| format!("{:.1} µs a step", seconds / 240.0 * 1e6);
     row(
@@ -122,19 +122,20 @@ fn multiply_add_peak() -> f64 {
     (turns * 12 * 4 * rayon::current_num_threads()) as f64 / best
 }
 
-/// 100 strengths from a stored path of 500 iterates of 7840 weights.
-fn stored_path() {
+/// 100 strengths of 500 iterates of 7840 weights.
+fn sums_in_memory() {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let width = D * K;
     let iterates: Vec<Vec<f64>> = (0..500).map(|_| (0..width).map(|_| rng.random()).collect()).collect();
     let shares: Vec<Vec<f64>> = (0..500).map(|_| (0..100).map(|_| rng.random()).collect()).collect();
+    let scales = vec![1.0; 100];
     let mut sink = 0.0;
     let (ours, read) = in_turns(
         9,
         &mut || {
             let mut bank = Bank::new(&vec![0.0; width], 100);
             for (iterate, share) in iterates.iter().zip(&shares) {
-                assert!(bank.push(iterate, share));
+                assert!(bank.push(iterate, share, &scales));
             }
             bank.flush();
             black_box(bank.reach());
@@ -168,7 +169,7 @@ fn stored_path() {
             &mut || {
                 let mut bank = Bank::new(&vec![0.0; width], count);
                 for (iterate, share) in iterates.iter().zip(&shares) {
-                    assert!(bank.push(iterate, &share[..count]));
+                    assert!(bank.push(iterate, &share[..count], &scales[..count]));
                 }
                 bank.flush();
                 black_box(bank.reach());
@@ -186,30 +187,6 @@ fn stored_path() {
             format!("{:.0} % of one thread's bandwidth", 100.0 * read / ours),
         );
     }
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("path.safetensors");
-    let quadratic =
-        afterfit::objective::Quadratic::diagonal(vec![1.0; width], faer::Mat::from_fn(width, 1, |_, _| 1.0)).unwrap();
-    let optimizer = Trainer::new(Method::Descent, RateSchedule::Constant(0.01));
-    let mut path = LivePath::new(&quadratic, optimizer, Batches::Full, 499, None).unwrap();
-    record(&mut path, Recording::Every(1), &file).unwrap();
-    let strengths: Vec<Weighting> = (0..100).map(|i| Weighting::L2(10_f64.powf(-4.0 + 0.06 * f64::from(i)))).collect();
-    let (ours, read) = in_turns(
-        9,
-        &mut || {
-            let mut stored = StoredPath::open(&file).unwrap();
-            black_box(averages(&mut stored, &strengths, Answer::Regularized, Stride::Linear).unwrap());
-        },
-        &mut || {
-            black_box(std::fs::read(&file).unwrap());
-        },
-    );
-    row(
-        "the same from a file (page cache warm), `averages` end to end",
-        &format!("{:.1} ms", ours * 1e3),
-        &format!("reading the file: {:.1} ms", read * 1e3),
-        format!("{:.0} % of a plain read's speed", 100.0 * read / ours),
-    );
 }
 
 /// 500 full-batch iterations and 100 strengths of MNIST-sized least squares, against the product XᵀX alone.

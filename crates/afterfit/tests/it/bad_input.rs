@@ -2,16 +2,17 @@
 
 use std::path::Path as FilePath;
 
-use afterfit::run::{averages};
 use afterfit::Nodes;
 use afterfit::dial::Dial;
-use afterfit::plan::plan;
 use afterfit::objective::{Csr, Dense, Features, Kernel, KernelRidge, LeastSquares, Quadratic, Softmax};
-use afterfit::run::{Method, Trainer, RunError, Preconditioner, RateSchedule, State};
+use afterfit::plan::plan;
+use afterfit::run::averages;
 use afterfit::run::{Batches, LivePath, Path};
-use afterfit::{Answer, PathInfo, Optimizer, Stride, Weighting};
-use afterfit::stride::{strided};
+use afterfit::run::{Method, Preconditioner, RateSchedule, RunError, State, Trainer};
+use afterfit::stride::strided;
 use afterfit::theory::{Noise, Setting, nsgd_deviation, sgd_deviation};
+use afterfit::weighting::{EmaStart, Window};
+use afterfit::{Answer, Family, Optimizer, PathInfo, Rates, Stride, Weighting};
 use afterfit::{Error, Result};
 use faer::Mat;
 use proptest::prelude::*;
@@ -68,16 +69,11 @@ fn callers_that_do_not_fit() {
     says(polish(&softmax, 1.0, &[0.0; 4], 1e-6), "the model has 4 weights, but 6 are needed to fit the objective");
     let mut gradient = vec![1.0; 6];
     softmax.gradient(&[0.0; 6], afterfit::objective::Rows::Picked(&[]), &mut gradient);
-    let nested = RateSchedule::WarmUp { steps: 2, then: Box::new(RateSchedule::List(vec![0.1])) };
-    says(
-        live(&objective, Method::Descent, nested, 9),
-        "number of rates is 1: it must be at least 7, the number of steps",
-    );
     let long = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 1 << 40);
     says(long, "number of steps is 1099511627776: it must be at most 134217728");
     says(
         Nodes::new(1.0, 1.0 + 1e-12, 4),
-        "width of the l2 range is 1.000000000001: it must be at least a factor 1.000001",
+        "width of the range is 1.000000000001: it must be at least a factor 1.000001",
     );
     says(
         live(&objective, Method::Coordinatewise { factors: vec![1.0; 2] }, RateSchedule::Constant(0.1), 5),
@@ -138,21 +134,18 @@ fn optimizers() {
         live(&objective, Method::NesterovPaper { alpha: 20.0 }, constant(), 5),
         "rate × alpha is 2: it must be at most 1 for the momentum (1−√(ηα))/(1+√(ηα)) to exist",
     );
+    assert!(live(&objective, Method::Descent, RateSchedule::Constant(0.0), 5).is_ok(), "0 is a rate");
     says(
-        live(&objective, Method::Descent, RateSchedule::Constant(0.0), 5),
-        "rate is 0: it must be above 0 and at most 1e50",
+        live(&objective, Method::Descent, RateSchedule::Constant(-0.1), 5),
+        "rate is -0.1: it must be at least 0 and at most 1e50",
     );
     says(
         live(&objective, Method::Descent, RateSchedule::Constant(f64::NAN), 5),
-        "rate is NaN: it must be above 0 and at most 1e50",
+        "rate is NaN: it must be at least 0 and at most 1e50",
     );
     says(
-        live(&objective, Method::Descent, RateSchedule::List(vec![0.1; 3]), 5),
+        live(&objective, Method::Descent, RateSchedule::List(Rates::constant(0.1, 3)), 5),
         "number of rates is 3: it must be at least 5, the number of steps",
-    );
-    says(
-        live(&objective, Method::Descent, RateSchedule::Drops { base: 0.1, at: vec![(4, 0.1), (2, 0.1)] }, 5),
-        "step of a rate drop is 2: it must be above the drop before it, 4",
     );
     says(
         live(&objective, Method::Coordinatewise { factors: vec![1.0] }, constant(), 5),
@@ -183,8 +176,7 @@ fn optimizers() {
     }
     let softmax = Softmax::new(features(vec![1.0; 6], 3, 2), vec![0, 1, 0], 2, 0.0, true).unwrap();
     let q = Preconditioner::new(Mat::identity(2, 2)).unwrap();
-    let refused =
-        LivePath::new(&softmax, Trainer::new(Method::Preconditioned(q), constant()), Batches::Full, 5, None);
+    let refused = LivePath::new(&softmax, Trainer::new(Method::Preconditioned(q), constant()), Batches::Full, 5, None);
     says(refused, "Q applies to the rows of W and cannot be used while intercepts are trained with it");
     let state = State { step: 9, weights: vec![0.0; 2], memory: Vec::new() };
     let path = live(&objective, Method::Descent, constant(), 5).unwrap();
@@ -203,7 +195,7 @@ fn diverging_runs_name_the_rate_and_one_over_beta() {
             assert!(iterate.weights.iter().all(|w| w.is_finite()));
             Ok(())
         });
-        let Err(Error::Optimizer(RunError::Diverged { rate, safe, .. })) = error else {
+        let Err(Error::Run(RunError::Diverged { rate, safe, .. })) = error else {
             panic!("{error:?}");
         };
         assert!(rate == 5.0 && (safe - 0.5).abs() < 1e-12);
@@ -270,42 +262,51 @@ fn data() {
 fn weightings_and_strides() {
     let objective = small();
     let path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap();
-    let scheme = Scheme::new(path.info()).unwrap();
-    let weights = |weighting| scheme.weights(weighting, Answer::Normalized);
+    let kept: Vec<u64> = (0..5).collect();
+    let weights =
+        |weighting: Weighting| weighting.weights(&kept, Some(path.info()), Answer::Normalized, Stride::Linear);
     says(weights(Weighting::Ratio(1.5)), "ratio is 1.5: it must be above 0 and at most 1");
-    says(weights(Weighting::Tail(6)), "tail is 6: it must be from 1 to the 5 iterates there are");
-    says(weights(Weighting::Ema(1.0)), "EMA decay is 1: it must be at least 0 and below 1");
+    says(
+        weights(Weighting::Mean(Window::Last(6))),
+        "number of last iterates is 6: it must be from 1 to the 5 iterates there are",
+    );
+    says(
+        weights(Weighting::Ema { decay: 1.0, start: EmaStart::First }),
+        "EMA decay is 1: it must be at least 0 and below 1",
+    );
     says(weights(Weighting::Swa { start: 9, every: 1 }), "SWA start is 9: it must be below 5, the number of iterates");
     says(strided(&[0.5, 0.5], &[0, 3], Stride::Linear), "kept step is 3: it must be at most 1, the path's last step");
     says(strided(&[0.5, 0.5], &[1, 1], Stride::Left), "kept step is 1: it must be above the kept step before it, 1");
     says(strided(&[0.5, 0.5], &[], Stride::Left), "number of kept iterates is 0: it must be at least 1");
-    says(Recording::Every(0).kept(5), "recording interval is 0: it must be at least 1");
 }
 
 #[test]
 fn dials() {
     let objective = small();
     let path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap();
-    says(Nodes::new(1.0, 0.1, 8), "lower end of the l2 range is 1: it must be below the upper end, 0.1");
+    says(Nodes::new(1.0, 0.1, 8), "lower end of the range is 1: it must be below the upper end, 0.1");
     says(Nodes::new(0.0, 0.1, 8), "l2 is 0: it must be above 0 and at most 1e100");
     says(Nodes::new(0.1, 1.0, 0), "number of dial nodes is 0: it must be from 1 to 256");
     let mut dial = Dial::new(vec![Nodes::new(0.01, 1.0, 8).unwrap()], path.info(), path.center()).unwrap();
     says(dial.read(0.1, Answer::Regularized), "this dial has seen no iterate yet");
     dial.finish(&[0.0, 0.0]).unwrap();
-    says(dial.read(2.0, Answer::Regularized), "l2 2 lies outside this dial's range 0.01..1");
-    says(dial.read(f64::NAN, Answer::Regularized), "l2 NaN lies outside this dial's range 0.01..1");
+    says(dial.read(f64::NAN, Answer::Regularized), "l2 is NaN: it must be above 0 and at most 1e100");
     assert_eq!(dial.read(0.1, Answer::Normalized).unwrap().weights, [0.0, 0.0]);
     says(dial.push(&[1.0], 0.1), "an iterate of 1 numbers: this dial was made for 2");
     says(dial.push(&[1.0, f64::NAN], 0.1), "iterate 0 holds NaN at position 1: every number must be finite");
-    says(dial.push(&[1.0, 1.0], 0.0), "rate is 0: it must be above 0 and at most 1e50");
+    says(dial.push(&[1.0, 1.0], -0.1), "rate is -0.1: it must be at least 0 and at most 1e50");
+    dial.push(&[0.0, 0.0], 0.0).unwrap();
+    (0..500).for_each(|step| dial.push(&[f64::from(step), 1.0], 0.1).unwrap());
+    let far = dial.read(1e3, Answer::Regularized).unwrap_err().to_string();
+    assert!(far.starts_with("l2 1000 cannot be read from this dial (l2 0.01..1): a weight could be off by"), "{far}");
     let coordinates =
-        PathInfo { recurrence: Optimizer::Coordinatewise, factors: Some(vec![1.0; 2]), ..path.info().clone() };
+        PathInfo { optimizer: Optimizer::Coordinatewise, factors: Some(vec![1.0; 2]), ..path.info().clone() };
     says(
         Dial::new(vec![Nodes::new(0.01, 1.0, 8).unwrap()], &coordinates, &[0.0; 2]),
         "a dial needs scalar weights, but this path moves each coordinate at its own rate",
     );
     let info = path.info();
-    says(plan(0.01, 1.0, info, 1, 0.0), "tolerance is 0: it must be above 0 and at most 1");
+    says(plan(Family::L2, 0.01, 1.0, info, 1, 0.0), "tolerance is 0: it must be above 0 and at most 1");
 }
 
 #[test]
@@ -347,7 +348,7 @@ fn broken_files() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("broken");
     let name = file.display().to_string();
-    let open = || StoredPath::open(&file).map(|_| ());
+    let open = || Dial::load(&file).map(|_| ());
     assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: No such file")));
     std::fs::write(&file, b"abc").unwrap();
     says(open(), &format!("{name}: not a safetensors file: 3 bytes long: too short for a header"));
@@ -357,12 +358,12 @@ fn broken_files() {
         &format!("{name}: not a safetensors file: it claims a header of {} bytes, and at most 0 fit", u64::MAX),
     );
     write(&file, "{}", b"");
-    says(open(), &format!("{name}: not an afterfit path file: its metadata has no key \"afterfit\""));
+    says(open(), &format!("{name}: not an afterfit dial file: its metadata has no key \"afterfit\""));
     write(&file, "{not json", b"");
     assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: not a safetensors file:")));
     write(&file, r#"{"a":{"dtype":"F64","shape":[1152921504606846976],"data_offsets":[0,8]}}"#, &[0; 8]);
     assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: not a safetensors file:")));
-    says(StoredPath::open(folder.path()).map(|_| ()), &format!("{}: not a regular file", folder.path().display()));
+    says(Dial::load(folder.path()).map(|_| ()), &format!("{}: not a regular file", folder.path().display()));
 
     // A real dial, cut short or with its numbers spoiled.
     let objective = small();
@@ -371,7 +372,6 @@ fn broken_files() {
     path.for_each(&mut |i| i.rate.map_or(Ok(()), |rate| dial.push(i.weights, rate))).unwrap();
     dial.save(&file).unwrap();
     let whole = std::fs::read(&file).unwrap();
-    says(open(), &format!("{name}: not an afterfit path file: it is of the kind `dial`"));
     for length in [0, 4, 8, 100, whole.len() - 1] {
         std::fs::write(&file, &whole[..length]).unwrap();
         assert!(Dial::load(&file).is_err(), "cut to {length} bytes");
@@ -387,24 +387,16 @@ fn broken_files() {
     std::fs::write(&file, text.as_bytes()).unwrap();
     assert!(Dial::load(&file).is_err(), "steps that the rates do not cover");
 
-    let mut path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap();
-    record(&mut path, Recording::Every(1), &file).unwrap();
-    let mut bytes = std::fs::read(&file).unwrap();
-    let end = bytes.len();
-    bytes[end - 8..].copy_from_slice(&f64::NAN.to_le_bytes());
-    std::fs::write(&file, &bytes).unwrap();
-    let mut spoiled = StoredPath::open(&file).unwrap();
-    let refused = averages(&mut spoiled, &[Weighting::L2(1.0)], Answer::Regularized, Stride::Linear);
-    says(refused, &format!("{name}: iterate at step 4 holds NaN at position 1: every number must be finite"));
-    let nowhere = folder.path().join("no/such/folder/file");
-    assert!(
-        record(
-            &mut live(&objective, Method::Descent, RateSchedule::Constant(0.1), 4).unwrap(),
-            Recording::Every(1),
-            &nowhere
-        )
-        .is_err()
-    );
+    // A sum that is not finite, a tensor nobody knows, and a folder that is not there.
+    let mut spoiled = whole.clone();
+    let end = spoiled.len();
+    spoiled[end - 8..].copy_from_slice(&f64::NAN.to_le_bytes());
+    std::fs::write(&file, &spoiled).unwrap();
+    says(Dial::load(&file), &format!("{name}: it holds a number that is not finite"));
+    let text = String::from_utf8_lossy(&whole).replace("\"sum-02/weights\"", "\"sum-09/weights\"");
+    std::fs::write(&file, text.as_bytes()).unwrap();
+    assert!(Dial::load(&file).is_err());
+    assert!(dial.save(&folder.path().join("no/such/folder/file")).is_err());
 }
 
 proptest! {

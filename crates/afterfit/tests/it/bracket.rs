@@ -1,10 +1,10 @@
 //! Theorem 4 with its corrected conditions, and the continuous-time forms.
 
-use afterfit::run::{averages, trace};
 use afterfit::objective::{DataError, Objective, Quadratic, Rows};
 use afterfit::run::{Method, RateSchedule};
-use afterfit::{Answer, Stride, Weighting};
+use afterfit::run::{averages, trace};
 use afterfit::theory::{Broken, bracket, flow};
+use afterfit::{Answer, Stride, Weighting};
 use faer::Mat;
 use proptest::prelude::*;
 

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use afterfit::run::{averages};
 use afterfit::checkpoint::{
-    Average, Checkpoint, DialFile, DialSetting, Format, Layout, LiveDial, RateSource, Series, Timeline, Training,
-    Treatment, number, write_safetensors,
+    Average, Checkpoint, DialSetting, Format, GroupState, Layout, PathSettings, Provenance, RateSource, Series,
+    Training, Treatment, number,
 };
-use afterfit::dial::{Dial, Nodes, Part};
-use afterfit::run::{Method, RateSchedule};
-use afterfit::run::{Path as _};
-use afterfit::scheme::{
-    Answer, PathInfo, RateRun, Optimizer, Scheme, Stride, Weighting, comparator_weights, kept_weights, ratio_weights,
-    strided,
+use afterfit::dial::{Dial, DialDraft, DialFile, Part};
+use afterfit::files::safetensors::write_safetensors;
+use afterfit::run::{Method, Path as _, RateSchedule, averages};
+use afterfit::stride::{kept_weights, strided};
+use afterfit::tracker::Precision;
+use afterfit::weighting::{EmaStart, Window};
+use afterfit::{
+    Answer, GroupMasses, Groups, Nodes, Optimizer, PathInfo, RateRun, Rates, Stride, Target, Tracker, Weighting,
 };
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
@@ -38,9 +39,14 @@ const PLAIN: Layout =
     Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: false, memory: None };
 
 pub(crate) fn write(series: &Series, weights: &[f64], path: &Path, layout: &Layout) -> afterfit::Result<()> {
-    let average = Average { path: path.into(), weights: weights.to_vec(), record: "{\"kind\":\"test\"}".into() };
+    let average = Average { path: path.into(), weights: vec![weights.to_vec()], record: "{\"kind\":\"test\"}".into() };
     series.write(&[average], layout, &|_| {})?;
     Ok(())
+}
+
+fn ratio_weights(ratio: f64, count: u64, answer: Answer) -> Result<Vec<f64>, afterfit::OutOfRange> {
+    let kept: Vec<u64> = (0..count).collect();
+    Ok(Weighting::Ratio(ratio).weights(&kept, None, answer, Stride::Linear)?.weights)
 }
 
 /// Tensors by name, as numbers.
@@ -143,12 +149,14 @@ fn every_type_and_format_equals_the_reference() {
     let twins = files("safetensors");
     let out = folder.path().join("out.safetensors");
     for weights in [
-        ratio_weights(0.9, 4, Answer::Normalized).unwrap(),
-        ratio_weights(0.5, 4, Answer::Regularized).unwrap(),
-        comparator_weights(Weighting::Uniform, 4).unwrap(),
-        comparator_weights(Weighting::Tail(2), 4).unwrap(),
-        comparator_weights(Weighting::Ema(0.7), 4).unwrap(),
-    ] {
+        (Weighting::Ratio(0.9), Answer::Normalized),
+        (Weighting::Ratio(0.5), Answer::Regularized),
+        (Weighting::Mean(Window::All), Answer::Normalized),
+        (Weighting::Mean(Window::Last(2)), Answer::Normalized),
+        (Weighting::Ema { decay: 0.7, start: EmaStart::First }, Answer::Normalized),
+    ]
+    .map(|(weighting, answer)| weighting.weights(&[0, 1, 2, 3], None, answer, Stride::Linear).unwrap().weights)
+    {
         let expected = reference(&twins, &weights, None);
         for format in ["safetensors", "plain", "legacy"] {
             let series = Series::open(&files(format), None, &[]).unwrap();
@@ -292,7 +300,7 @@ fn results_do_not_depend_on_chunks_threads_or_company() {
             .enumerate()
             .map(|(i, weights)| Average {
                 path: out(format!("{i}-of-many.safetensors")),
-                weights: weights.clone(),
+                weights: vec![weights.clone()],
                 record: "{\"kind\":\"test\"}".into(),
             })
             .collect();
@@ -324,51 +332,51 @@ fn more_checkpoints_than_files_may_be_open() {
         .collect();
     let series = Series::open(&paths, None, &[]).unwrap();
     let out = folder.path().join("out.safetensors");
-    write(&series, &comparator_weights(Weighting::Uniform, 1100).unwrap(), &out, &PLAIN).unwrap();
+    write(&series, &[1.0 / 1100.0; 1100], &out, &PLAIN).unwrap();
     assert_eq!(numbers(&out)["w"].2, [549.5, 1.0]);
 }
 
 #[test]
 fn kept_weights_are_strided_weights() {
     let runs = [RateRun { steps: 70, rate: 0.1 }, RateRun { steps: 90, rate: 0.02 }];
-    let rates: Vec<f64> = runs.iter().flat_map(|run| vec![run.rate; run.steps as usize]).collect();
-    for recurrence in [
+    let rates: Rates = runs.into_iter().collect();
+    for optimizer in [
         Optimizer::Sgd,
         Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 },
         Optimizer::Nesterov { momentum: 0.5 },
         Optimizer::NesterovPaper { alpha: 0.01 },
+        Optimizer::Adam { beta1: 0.9, weight_decay: 0.1 },
     ] {
-        let info = PathInfo {
-            recurrence,
-            rates: rates.clone(),
-            quadratic: true,
-            stochastic: false,
-            shape: [1, 1],
-            factors: None,
-        };
-        let scheme = Scheme::new(&info).unwrap();
+        let path = PathInfo::quadratic(optimizer, rates.clone());
         for kept in [&[0, 40, 70, 100, 160][..], &[13, 14, 160], &[160], &[0, 160]] {
             for l2 in [1e-6, 0.03, 5.0] {
                 for rule in [Stride::Linear, Stride::Left] {
                     for answer in [Answer::Regularized, Answer::Normalized] {
-                        let found = kept_weights(recurrence, &runs, l2, kept, rule).unwrap();
-                        let full = scheme.weights(Weighting::L2(l2), answer).unwrap();
+                        let found = kept_weights(&path, l2, kept, rule).unwrap();
+                        let full = path.weights(l2, answer).unwrap();
                         let expected = strided(&full, kept, rule).unwrap();
-                        for (a, b) in found.weights(answer).iter().zip(&expected.weights) {
-                            assert!((a - b).abs() < 1e-13, "{recurrence:?} {kept:?} {l2} {rule:?} {answer:?}: {a} {b}");
+                        for (a, b) in found.weights(answer).iter().zip(&expected.spent) {
+                            assert!((a - b).abs() < 1e-13, "{optimizer:?} {kept:?} {l2} {rule:?} {answer:?}: {a} {b}");
                         }
-                        assert!((found.remaining - scheme.remaining(l2).unwrap()).abs() < 1e-13);
-                        let regularized = scheme.weights(Weighting::L2(l2), Answer::Regularized).unwrap();
+                        assert!((found.remaining - path.remaining(l2).unwrap()).abs() < 1e-13);
+                        let regularized = path.weights(l2, Answer::Regularized).unwrap();
                         let before: f64 = regularized[..kept[0] as usize].iter().sum();
                         assert!((found.before - before).abs() < 1e-13, "{} {before}", found.before);
-                        assert!((found.first_gap - scheme.first_gap(l2, kept).unwrap()).abs() < 1e-12);
                     }
                 }
             }
         }
     }
-    let refuse = |kept: &[u64]| kept_weights(Optimizer::Sgd, &runs, 0.1, kept, Stride::Linear).is_err();
-    assert!(refuse(&[0, 159]) && refuse(&[0, 50, 50, 160]) && refuse(&[]) && refuse(&[0, 161]));
+    let path = PathInfo::quadratic(Optimizer::Sgd, rates);
+    let refuse = |kept: &[u64]| kept_weights(&path, 0.1, kept, Stride::Linear).is_err();
+    assert!(refuse(&[0, 50, 50, 160]) && refuse(&[]) && refuse(&[0, 161]));
+}
+
+/// What made a series whose rates are given.
+fn provenance(series: &Series, numbers: &[u64], rates: &str, optimizer: Optimizer) -> Provenance {
+    let settings =
+        PathSettings { rates: Some(rates.parse().unwrap()), optimizer: Some(optimizer), ..PathSettings::default() };
+    Provenance::of(series, numbers, &settings, true).unwrap()
 }
 
 /// Stores every iterate of a live path as a checkpoint.
@@ -400,12 +408,10 @@ fn checkpoints_of_every_step_give_what_averaging_the_path_gives() {
     let (files, expected, _) = stored_path(folder.path());
     let numbers_of: Vec<u64> = (0..files.len() as u64).collect();
     let series = Series::open(&files, None, &[]).unwrap();
-    let source: RateSource = "0.5".parse().unwrap();
-    let timeline = Timeline::new(&numbers_of, &series.trainings, &source, 1, 0).unwrap();
-    let recurrence = Optimizer::HeavyBall { momentum: 0.6, dampening: 0.0 };
-    let kept = kept_weights(recurrence, &timeline.runs, 0.07, &timeline.kept, Stride::Linear).unwrap();
+    let made = provenance(&series, &numbers_of, "0.5", Optimizer::HeavyBall { momentum: 0.6, dampening: 0.0 });
+    let weights = made.weights(&Weighting::L2(0.07), Answer::Regularized).unwrap().weights;
     let out = folder.path().join("out.safetensors");
-    write(&series, &kept.weights(Answer::Regularized), &out, &PLAIN).unwrap();
+    write(&series, &weights[0], &out, &PLAIN).unwrap();
     let found = &numbers(&out)["layer.weight"].2;
     for (found, expected) in found.iter().zip(&expected) {
         assert!((found - expected).abs() < 1e-13, "{found} {expected}");
@@ -420,17 +426,17 @@ fn a_dial_of_checkpoints_gives_every_strength() {
     let kept: Vec<u64> = (0..files.len() as u64).step_by(3).collect();
     let files: Vec<PathBuf> = kept.iter().map(|&k| files[k as usize].clone()).collect();
     let series = Series::open(&files, None, &[]).unwrap();
-    let timeline = Timeline::new(&kept, &series.trainings, &"0.5".parse().unwrap(), 1, 0).unwrap();
-    let recurrence = Optimizer::HeavyBall { momentum: 0.6, dampening: 0.0 };
+    let made = provenance(&series, &kept, "0.5", Optimizer::HeavyBall { momentum: 0.6, dampening: 0.0 });
     let nodes = Nodes::new(1e-3, 1.0, 12).unwrap();
     let file = folder.path().join("run.dial");
-    let setting = DialSetting { nodes: &nodes, recurrence, timeline: &timeline, remarks: &[] };
+    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[] };
     series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let mut in_memory = Dial::load(&file).unwrap();
     for answer in [Answer::Regularized, Answer::Normalized] {
-        let strengths = [nodes.l2()[4], 1e-3, 0.0123, 0.4, 1.0];
-        let readings = dial.readings(&strengths, answer).unwrap();
+        let strengths = [nodes.values()[4], 1e-3, 0.0123, 0.4, 1.0];
+        let targets = strengths.map(Target::L2);
+        let readings = targets.clone().map(|target| dial.reading(&target, answer).unwrap());
         let mut outputs: Vec<Average> = (0..strengths.len())
             .map(|i| Average {
                 path: folder.path().join(format!("{i}.safetensors")),
@@ -438,13 +444,12 @@ fn a_dial_of_checkpoints_gives_every_strength() {
                 record: "{}".into(),
             })
             .collect();
-        dial.write(&strengths, answer, &mut outputs, &PLAIN, &|_| {}).unwrap();
+        dial.write(&dial.series(&file), &targets, answer, &mut outputs, &PLAIN, &|_| {}).unwrap();
         for ((&l2, output), reading) in strengths.iter().zip(&outputs).zip(&readings) {
             let found = &numbers(&output.path)["layer.weight"].2;
-            let weights =
-                kept_weights(recurrence, &timeline.runs, l2, &timeline.kept, Stride::Linear).unwrap().weights(answer);
+            let weights = made.weights(&Weighting::L2(l2), answer).unwrap().weights;
             let direct = folder.path().join("direct.safetensors");
-            write(&series, &weights, &direct, &PLAIN).unwrap();
+            write(&series, &weights[0], &direct, &PLAIN).unwrap();
             let memory = in_memory.read(l2, answer).unwrap();
             for ((found, expected), memory) in
                 found.iter().zip(&numbers(&direct)["layer.weight"].2).zip(&memory.weights)
@@ -458,7 +463,6 @@ fn a_dial_of_checkpoints_gives_every_strength() {
         }
         assert!(readings[0].certificate < 1e-12, "at a node nothing is interpolated: {:?}", readings[0]);
     }
-    assert!(dial.readings(&[1.1], Answer::Regularized).is_err());
 }
 
 #[test]
@@ -466,39 +470,48 @@ fn a_dial_keeps_types_copies_and_ties() {
     let folder = tempfile::tempdir().unwrap();
     let series = Series::open(&files("plain"), None, &[]).unwrap();
     let steps = [0, 10, 20, 30];
-    let timeline = Timeline::new(&steps, &series.trainings, &"0.1,15:0.01".parse().unwrap(), 1, 0).unwrap();
+    let made = provenance(&series, &steps, "0.1,15:0.01", Optimizer::Sgd);
     let nodes = Nodes::new(0.01, 1.0, 6).unwrap();
     let file = folder.path().join("run.dial");
-    let setting = DialSetting { nodes: &nodes, recurrence: Optimizer::Sgd, timeline: &timeline, remarks: &[] };
+    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[] };
     series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
-    let l2 = nodes.l2()[2];
-    let out = folder.path().join("out.safetensors");
-    let mut outputs = [Average { path: out.clone(), weights: Vec::new(), record: "{}".into() }];
-    dial.write(&[l2], Answer::Regularized, &mut outputs, &PLAIN, &|_| {}).unwrap();
-    let kept = kept_weights(Optimizer::Sgd, &timeline.runs, l2, &timeline.kept, Stride::Linear).unwrap();
-    let expected = reference(&files("safetensors"), &kept.weights(Answer::Regularized), None);
-    assert_same(&numbers(&out), &expected);
-    assert_eq!(dial.series.treatments.iter().filter(|t| matches!(t, Treatment::Tied(_))).count(), 1);
+    let l2 = nodes.values()[2];
+    let weights = made.weights(&Weighting::L2(l2), Answer::Regularized).unwrap().weights;
+    let expected = reference(&files("safetensors"), &weights[0], None);
+    // Loaded and saved again, it still has all that belongs to it.
+    let again = folder.path().join("again.dial");
+    Dial::load(&file).unwrap().save(&again).unwrap();
+    for file in [&file, &again] {
+        let dial = DialFile::open(file).unwrap();
+        let out = folder.path().join("out.safetensors");
+        let mut outputs = [Average { path: out.clone(), weights: Vec::new(), record: "{}".into() }];
+        dial.write(&dial.series(file), &[Target::L2(l2)], Answer::Regularized, &mut outputs, &PLAIN, &|_| {}).unwrap();
+        assert_same(&numbers(&out), &expected);
+        std::fs::remove_file(&out).unwrap();
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), std::fs::read(&again).unwrap(), "to the byte");
+    assert_eq!(dial.series(&file).treatments.iter().filter(|t| matches!(t, Treatment::Tied(_))).count(), 1);
 }
 
 #[test]
 fn rates_come_from_the_optimizer_in_the_checkpoint() {
     let series = Series::open(&files("wrapped"), None, &[]).unwrap();
-    let expected = Training {
+    let group = GroupState {
         rate: Some(0.1),
-        momentum: Some(0.9),
-        nesterov: true,
-        dampening: Some(0.0),
+        optimizer: Some(Optimizer::Nesterov { momentum: 0.9 }),
         weight_decay: Some(5e-4),
-        epoch: Some(10),
-        ..Training::default()
+        names: Vec::new(),
+        numbers: series.trainings[1].groups[0].numbers.clone(),
     };
-    assert_eq!(series.trainings[1], expected);
+    assert_eq!(series.trainings[1], Training { groups: vec![group], epoch: Some(10), step: None });
     assert_eq!(series.tensors.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["weight", "bias"]);
-    let timeline = Timeline::new(&[0, 10, 20, 30], &series.trainings, &RateSource::Checkpoints, 5, 0).unwrap();
-    assert_eq!(timeline.kept, [0, 50, 100, 150]);
-    assert_eq!(timeline.runs, [RateRun { steps: 100, rate: 0.1 }, RateRun { steps: 50, rate: 0.01 }]);
+    let settings = PathSettings { steps_per_number: Some(5), ..PathSettings::default() };
+    let made = Provenance::of(&series, &[0, 10, 20, 30], &settings, true).unwrap();
+    assert_eq!(made.kept, [0, 50, 100, 150]);
+    assert_eq!(made.optimizer(), Optimizer::Nesterov { momentum: 0.9 });
+    let runs: Vec<RateRun> = made.groups.paths()[0].rates.runs().collect();
+    assert_eq!(runs, [RateRun { steps: 100, rate: 0.1 }, RateRun { steps: 50, rate: 0.01 }]);
     // A key leads straight to the weights; a wrong one says what there is.
     let file = &files("wrapped")[0];
     assert_eq!(Checkpoint::open(file, Some("model.state_dict")).unwrap().tensors.len(), 2);
@@ -510,24 +523,32 @@ fn rates_come_from_the_optimizer_in_the_checkpoint() {
 fn rate_schedules() {
     let parse = |text: &str| text.parse::<RateSource>();
     assert_eq!(parse("0.1,150:0.01"), Ok(RateSource::Schedule(vec![(0, 0.1), (150, 0.01)])));
-    for wrong in ["", "x", "0.1,150", "0.1,150:0.01,150:0.001", "150:0.1", "0.1,5:-1", "0", "0.1,x:1"] {
+    for wrong in ["", "x", "0.1,150", "0.1,150:0.01,150:0.001", "150:0.1", "0.1,5:-1", "-1", "0.1,x:1"] {
         assert!(parse(wrong).is_err(), "{wrong}");
     }
+    assert_eq!(parse("0,10:0.1"), Ok(RateSource::Schedule(vec![(0, 0.0), (10, 0.1)])), "0 is a rate");
     let folder = tempfile::tempdir().unwrap();
+    let series = Series::open(&files("safetensors")[..3], None, &[]).unwrap();
+    let made = |source: RateSource, numbers: &[u64], steps: u64, origin: u64| {
+        let settings =
+            PathSettings { rates: Some(source), steps_per_number: Some(steps), origin, ..PathSettings::default() };
+        Provenance::of(&series, numbers, &settings, true)
+    };
     let table = |text: &str| {
         let file = folder.path().join("lr.csv");
         std::fs::write(&file, text).unwrap();
-        Timeline::new(&[0, 2, 6], &[], &RateSource::Table(file), 10, 0)
+        let made = made(RateSource::Table(file), &[0, 2, 6], 10, 0)?;
+        Ok::<Vec<RateRun>, afterfit::checkpoint::CheckpointError>(made.groups.paths()[0].rates.runs().collect())
     };
     let expected = [RateRun { steps: 30, rate: 0.1 }, RateRun { steps: 30, rate: 0.01 }];
-    assert_eq!(table("epoch,loss,lr\n0,1,0.1\n3,2,0.01\n").unwrap().runs, expected);
-    assert_eq!(table("0,0.1\n3,0.01\n").unwrap().runs, expected);
+    assert_eq!(table("epoch,loss,lr\n0,1,0.1\n3,2,0.01\n").unwrap(), expected);
+    assert_eq!(table("0,0.1\n3,0.01\n").unwrap(), expected);
     for wrong in ["", "a,b\n1,2\n", "1,0.1\n", "0,0.1\n0,0.2\n", "0,-1\n", "0\n", "step,lr\n0,x\n", "x,0.1\n0,0.1"] {
         assert!(table(wrong).is_err(), "{wrong}");
     }
-    let late = Timeline::new(&[5, 6], &[], &parse("0.1").unwrap(), 1, 6).unwrap_err().to_string();
+    let late = made(parse("0.1").unwrap(), &[5, 6, 7], 1, 6).unwrap_err().to_string();
     assert!(late.contains("origin 6 lies after the first checkpoint, 5"), "{late}");
-    let many = Timeline::new(&[0, u64::MAX], &[], &parse("0.1").unwrap(), 1, 0).unwrap_err().to_string();
+    let many = made(parse("0.1").unwrap(), &[0, 1, u64::MAX], 1, 0).unwrap_err().to_string();
     assert!(many.contains("more than"), "{many}");
 }
 
@@ -559,17 +580,25 @@ fn no_tensor_is_lost_to_its_name() {
 }
 
 #[test]
-fn a_rate_of_zero_spends_nothing() {
+fn a_warm_up_from_zero_is_a_path_like_any_other() {
     let files: Vec<PathBuf> = (0..3).map(|step| odd(&format!("warm-{step}.pt"))).collect();
     let series = Series::open(&files, None, &[]).unwrap();
-    let timeline = Timeline::new(&[0, 1, 2], &series.trainings, &RateSource::Checkpoints, 1, 0).unwrap();
-    assert_eq!(timeline.runs, [RateRun { steps: 1, rate: 0.0 }, RateRun { steps: 1, rate: 0.1 }]);
-    let kept = kept_weights(Optimizer::Sgd, &timeline.runs, 1.0, &timeline.kept, Stride::Linear).unwrap();
-    assert_eq!(kept.weights(Answer::Regularized), [0.0, 0.1 / 1.1, 1.0 - 0.1 / 1.1]);
+    let made = Provenance::of(&series, &[0, 1, 2], &PathSettings::default(), true).unwrap();
+    let runs: Vec<RateRun> = made.groups.paths()[0].rates.runs().collect();
+    assert_eq!(runs, [RateRun { steps: 1, rate: 0.0 }, RateRun { steps: 1, rate: 0.1 }]);
+    let found = made.weights(&Weighting::L2(1.0), Answer::Regularized).unwrap();
+    assert_eq!(found.weights[0], [0.0, 0.1 / 1.1, 1.0 - 0.1 / 1.1], "descent spends nothing at rate 0");
+    // With momentum the first gradient goes on moving the weights: its iterate counts.
+    let settings = PathSettings {
+        optimizer: Some(Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 }),
+        ..PathSettings::default()
+    };
+    let ball = Provenance::of(&series, &[0, 1, 2], &settings, true).unwrap();
+    assert!(ball.weights(&Weighting::L2(1.0), Answer::Regularized).unwrap().weights[0][0] > 0.05);
+    let folder = tempfile::tempdir().unwrap();
     let nodes = Nodes::new(0.1, 1.0, 4).unwrap();
-    let setting = DialSetting { nodes: &nodes, recurrence: Optimizer::Sgd, timeline: &timeline, remarks: &[] };
-    let error = series.write_dial(Path::new("never.dial"), &setting, None, &|_| {}).unwrap_err();
-    assert!(error.to_string().contains("a rate of 0"), "{error}");
+    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[] };
+    series.write_dial(&folder.path().join("warm.dial"), &setting, None, &|_| {}).unwrap();
 }
 
 #[test]
@@ -581,7 +610,7 @@ fn sharded_inputs_go_into_one_file_of_any_format() {
     // Rates from the optimizer's own file, which holds no tensor.
     std::fs::copy(odd("optimizer.pt"), at("sharded").join("optimizer.pt")).unwrap();
     let series = Series::open(&[at("sharded")], None, &["*".into()]).unwrap();
-    assert_eq!(series.trainings[0].rate, Some(0.25));
+    assert_eq!(series.trainings[0].rate(), Some(0.25));
     let expected = numbers(&at("sharded"));
     write(&series, &[1.0], &at("one.safetensors"), &Layout { single: true, ..PLAIN }).unwrap();
     assert_same(&numbers(&at("one.safetensors")), &expected);
@@ -597,7 +626,8 @@ fn averages_are_not_averaged_again() {
     let series = Series::open(&files("plain"), None, &[]).unwrap();
     for (name, format) in [("a.safetensors", Format::Safetensors), ("a.pt", Format::Torch)] {
         let path = folder.path().join(name);
-        let average = Average { path: path.clone(), weights: vec![0.25; 4], record: "{\"kind\":\"average\"}".into() };
+        let average =
+            Average { path: path.clone(), weights: vec![vec![0.25; 4]], record: "{\"kind\":\"average\"}".into() };
         series.write(&[average], &Layout { format, ..PLAIN }, &|_| {}).unwrap();
         assert!(Checkpoint::open(&path, None).unwrap().is_average());
         let error = Series::open(&[files("plain")[0].clone(), path], None, &[]).unwrap_err().to_string();
@@ -647,7 +677,7 @@ fn files_are_written_and_read_back() {
     let find = |name: &str| file.tensors.iter().find(|tensor| tensor.name == name).unwrap();
     assert_eq!(file.read_f32(find("a")).unwrap(), [1.5, -2.0, 0.25, 4.0]);
     assert_eq!(file.read_f32(find("b")).unwrap(), [1.0, -0.5, 3.0]);
-    assert_eq!((file.training.rate, file.training.step), (Some(0.1), Some(7)));
+    assert_eq!((file.training.rate(), file.training.step), (Some(0.1), Some(7)));
     let error = file.read_f32(find("count")).unwrap_err().to_string();
     assert!(error.contains("tensor count") && error.contains("i64"), "{error}");
 
@@ -671,59 +701,96 @@ fn a_dial_kept_elsewhere() {
     let mut rng = rng(77);
     let iterates: Vec<Vec<f64>> = (0..51).map(|_| (0..6).map(|_| uniform(&mut rng, -1.0, 1.0)).collect()).collect();
     let rates = |step: usize| if step < 30 { 0.5 } else { 0.05 };
-    let shares = |l2: f64| -> Vec<f64> {
-        let mut remaining = 1.0;
-        let share = |step: usize| {
-            let decay = Optimizer::Sgd.decay(l2, rates(step), step as u64);
-            let share = remaining * decay.spend;
-            remaining *= decay.keep;
-            share
-        };
-        (0..50).map(share).collect()
-    };
+    let path_info = PathInfo::new(Optimizer::Sgd, runs.into_iter().collect());
     let centred = |l2: f64, i: usize| -> f64 {
-        shares(l2).iter().zip(&iterates).map(|(share, iterate)| share * (iterate[i] - iterates[0][i])).sum()
+        let shares = path_info.weights(l2, Answer::Regularized).unwrap();
+        shares[..50].iter().zip(&iterates).map(|(share, iterate)| share * (iterate[i] - iterates[0][i])).sum()
     };
-    let part = |name: &str, length: usize| Part { name: name.into(), shape: vec![length] };
-    let live = LiveDial {
-        nodes: &nodes,
-        recurrence: Optimizer::Sgd,
-        runs: &runs,
-        reach: 2.0,
-        parts: vec![part("x", 4), part("y", 2)],
-        copied: vec![part("mean", 1)],
-        remarks: vec!["kept elsewhere".into()],
-    };
-    let ranges = [0..4, 4..6];
-    live.write(&path, &mut |group, at| {
-        let values = |of: &dyn Fn(usize) -> f64| ranges[at].clone().map(|i| of(i) as f32).collect();
-        Ok(match group {
-            None => vec![9.0],
-            Some(0) => values(&|i| iterates[0][i]),
-            Some(1) => values(&|i| iterates[50][i]),
-            Some(node) => values(&|i| centred(nodes.l2()[node - 2], i)),
-        })
-    })
-    .unwrap();
+    let mut tracker = Tracker::new(vec![nodes.clone()], &path_info).unwrap();
+    (0..50).for_each(|step| tracker.step(&[rates(step)]).unwrap());
+    let part = |name: &str, length: usize| Part { dtype: "f32".into(), ..Part::new(name, vec![length]) };
+    let copied = [("mean".to_owned(), Dtype::F32, vec![1])];
+    let mut beside = afterfit::dial::Beside::default();
+    beside.other.insert("source".into(), serde_json::json!({ "remarks": ["kept elsewhere"] }));
+    let parts = vec![part("x", 4), part("y", 2)];
+    let draft = DialDraft::create(&path, &tracker, Precision::F32, parts, &copied, beside).unwrap();
+    use afterfit::files::dial_file::Copy;
+    for (at, range) in [0..4, 4..6].into_iter().enumerate() {
+        let values = |of: &dyn Fn(usize) -> f64| range.clone().map(of).collect::<Vec<f64>>();
+        draft.write(Copy::Center, at, &values(&|i| iterates[0][i])).unwrap();
+        draft.write(Copy::Last, at, &values(&|i| iterates[50][i])).unwrap();
+        for (j, &l2) in nodes.values().iter().enumerate() {
+            draft.write(Copy::Sum(j), at, &values(&|i| centred(l2, i))).unwrap();
+        }
+    }
+    draft.write_copied(0, &9.0_f32.to_le_bytes()).unwrap();
+    draft.finish(vec![2.0]).unwrap();
     let file = DialFile::open(&path).unwrap();
-    assert_eq!((file.steps, &file.runs[..], &file.remarks[..]), (50, &runs[..], &["kept elsewhere".to_owned()][..]));
+    assert_eq!((file.tracker.steps(), file.texts("remarks")), (50, vec!["kept elsewhere".to_owned()]));
+    let mut in_memory = Dial::load(&path).unwrap();
+    let series = file.series(&path);
     for answer in [Answer::Regularized, Answer::Normalized] {
-        for l2 in [nodes.l2()[2], 0.1] {
+        for l2 in [nodes.values()[2], 0.1] {
             let out = folder.path().join("model.safetensors");
             let mut averages = [Average { path: out.clone(), weights: Vec::new(), record: "{}".into() }];
-            file.write(&[l2], answer, &mut averages, &PLAIN, &|_| {}).unwrap();
+            file.write(&series, &[Target::L2(l2)], answer, &mut averages, &PLAIN, &|_| {}).unwrap();
             let read = numbers(&out);
-            let bound = file.readings(&[l2], answer).unwrap()[0].error + 1e-6;
-            let kept =
-                kept_weights(Optimizer::Sgd, &runs, l2, &(0..=50).collect::<Vec<_>>(), Stride::Left).unwrap();
+            let bound = file.reading(&Target::L2(l2), answer).unwrap().error;
+            let kept = kept_weights(&path_info, l2, &(0..=50).collect::<Vec<_>>(), Stride::Left).unwrap();
             let weights = kept.weights(answer);
+            let memory = in_memory.read(l2, answer).unwrap();
             for (i, found) in read["x"].2.iter().chain(&read["y"].2).enumerate() {
                 let expected: f64 = weights.iter().zip(&iterates).map(|(weight, iterate)| weight * iterate[i]).sum();
                 assert!((found - expected).abs() <= bound, "{answer:?} at {l2}: {found}, {expected}, {bound:e}");
+                assert!((found - memory.weights[i]).abs() < 1e-6, "read in memory, too");
             }
             assert_eq!((read["x"].0, read["mean"].2[0]), (Dtype::F32, 9.0));
         }
     }
-    let nothing = LiveDial { parts: Vec::new(), ..live };
-    assert!(nothing.write(&path, &mut |_, _| Ok(Vec::new())).is_err());
+}
+
+/// Two groups that do not interact: each must get the ridge of its own rate.
+#[test]
+fn groups_of_an_optimizer_have_weights_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let series = Series::open(&files("safetensors"), None, &[]).unwrap();
+    let rates = |rates: &[f64]| PathInfo::quadratic(Optimizer::Sgd, rates.iter().copied().collect());
+    // Rates out of proportion: a mass for each.
+    let groups = Groups::new(vec![rates(&[0.1; 30]), rates(&[[0.2; 15], [0.1; 15]].concat())]).unwrap();
+    assert_eq!(groups.masses, GroupMasses::Each);
+    let averaged: Vec<usize> =
+        (0..series.tensors.len()).filter(|&at| series.treatments[at] == Treatment::Average).collect();
+    let mut series = series;
+    series.sequences = vec![0; series.tensors.len()];
+    averaged.iter().skip(2).for_each(|&at| series.sequences[at] = 1);
+    let kept = [0, 10, 20, 30];
+    let weights: Vec<Vec<f64>> = (0..2)
+        .map(|g| kept_weights(groups.path(g), 0.5, &kept, Stride::Linear).unwrap().weights(Answer::Regularized))
+        .collect();
+    let out = folder.path().join("out.safetensors");
+    let average = Average { path: out.clone(), weights: weights.clone(), record: "{}".into() };
+    series.write(&[average], &PLAIN, &|_| {}).unwrap();
+    let (found, own) = (numbers(&out), [0, 1].map(|g| reference(&files("safetensors"), &weights[g], None)));
+    for &at in &averaged {
+        let name = &series.tensors[at].name;
+        let expected: Numbers = [(name.clone(), own[series.sequences[at]][name].clone())].into();
+        assert_same(&[(name.clone(), found[name].clone())].into(), &expected);
+    }
+    // And in a dial, at a node.
+    let nodes = Nodes::new(0.1, 1.0, 5).unwrap();
+    let file = folder.path().join("groups.dial");
+    let setting = DialSetting { nodes: &nodes, groups: &groups, kept: &kept, remarks: &[] };
+    series.write_dial(&file, &setting, None, &|_| {}).unwrap();
+    let dial = DialFile::open(&file).unwrap();
+    let l2 = nodes.values()[3];
+    let mut outputs = [Average { path: out.clone(), weights: Vec::new(), record: "{}".into() }];
+    dial.write(&dial.series(&file), &[Target::L2(l2)], Answer::Regularized, &mut outputs, &PLAIN, &|_| {}).unwrap();
+    let direct = (0..2).map(|g| kept_weights(groups.path(g), l2, &kept, Stride::Linear).unwrap());
+    let direct: Vec<Vec<f64>> = direct.map(|kept| kept.weights(Answer::Regularized)).collect();
+    let (found, own) = (numbers(&out), [0, 1].map(|g| reference(&files("safetensors"), &direct[g], None)));
+    for &at in &averaged {
+        let name = &series.tensors[at].name;
+        let expected: Numbers = [(name.clone(), own[series.sequences[at]][name].clone())].into();
+        assert_same(&[(name.clone(), found[name].clone())].into(), &expected);
+    }
 }

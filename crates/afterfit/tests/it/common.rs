@@ -1,8 +1,8 @@
 //! Random problems and the obvious slow ways to solve them.
 
+use afterfit::PathInfo;
 use afterfit::objective::{Dense, Features, Objective, Quadratic};
-use afterfit::run::{Method, Trainer, RateSchedule};
-use afterfit::run::{Batches, LivePath, Path};
+use afterfit::run::{Batches, Iterate, LivePath, Method, Path, RateSchedule, Trainer};
 use faer::Mat;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -102,4 +102,56 @@ pub(crate) fn run_regularized<'a>(
 ) -> LivePath<'a> {
     let optimizer = Trainer::new(method, schedule).regularized(l2);
     LivePath::new(objective, optimizer, Batches::Full, steps, center).unwrap()
+}
+
+/// A path of which some iterates were kept.
+pub(crate) struct Kept {
+    info: PathInfo,
+    center: Vec<f64>,
+    iterates: Vec<(u64, Vec<f64>)>,
+}
+
+impl Kept {
+    pub(crate) fn every(path: &mut LivePath<'_>, n: u64) -> Self {
+        let steps = path.info().steps();
+        let all = iterates(path).into_iter().enumerate().map(|(step, weights)| (step as u64, weights));
+        let iterates = all.filter(|(step, _)| step % n == 0 || *step == steps).collect();
+        Self { info: path.info().clone(), center: path.center().to_vec(), iterates }
+    }
+}
+
+impl Path for Kept {
+    fn info(&self) -> &PathInfo {
+        &self.info
+    }
+
+    fn center(&self) -> &[f64] {
+        &self.center
+    }
+
+    fn kept(&self) -> Vec<u64> {
+        self.iterates.iter().map(|(step, _)| *step).collect()
+    }
+
+    fn for_each(&mut self, visit: &mut dyn FnMut(Iterate<'_>) -> afterfit::Result<()>) -> afterfit::Result<()> {
+        let rates = &self.info.rates;
+        self.iterates
+            .iter()
+            .try_for_each(|(step, weights)| visit(Iterate { weights, rate: rates.at(*step), step: *step }))
+    }
+}
+
+/// Rates that drop: the first, then from each listed step on another.
+pub(crate) fn drops(base: f64, at: &[(u64, f64)], steps: u64) -> RateSchedule {
+    let rate = |step: u64| at.iter().rev().find(|(from, _)| *from <= step).map_or(base, |(_, rate)| *rate);
+    RateSchedule::List((0..steps).map(rate).collect())
+}
+
+/// A rise from 0 over `rise` steps, then half a cosine.
+pub(crate) fn warm_up_cosine(top: f64, rise: u64, steps: u64) -> RateSchedule {
+    let rate = |step: u64| {
+        let rising = (step as f64 / rise.max(1) as f64).min(1.0);
+        top * rising * 0.5 * (1.0 + (std::f64::consts::PI * step as f64 / steps as f64).cos())
+    };
+    RateSchedule::List((0..steps).map(rate).collect())
 }

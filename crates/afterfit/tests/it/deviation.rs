@@ -1,11 +1,11 @@
 //! Stochastic runs: the mean obeys claim 1, and single runs stay within the bounds of claims 3.
 
-use afterfit::run::{averages};
 use afterfit::objective::{DataError, LeastSquares, Objective, Quadratic, Rows};
-use afterfit::run::{Method, Trainer, Preconditioner, RateSchedule};
+use afterfit::run::averages;
 use afterfit::run::{Batches, LivePath, Path};
-use afterfit::{Answer, Stride, Weighting};
+use afterfit::run::{Method, Preconditioner, RateSchedule, Trainer};
 use afterfit::theory::{Noise, Setting, nsgd_deviation, psgd_deviation, psgd_deviation_as_printed, sgd_deviation};
+use afterfit::{Answer, Stride, Weighting};
 use faer::Mat;
 
 use crate::common::*;
@@ -78,7 +78,7 @@ fn partial_sum(
 ) -> Vec<f64> {
     let optimizer = Trainer::new(method.clone(), RateSchedule::Constant(rate));
     let mut path = LivePath::new(objective, optimizer, batches, steps, None).unwrap();
-    let spent = 1.0 - Scheme::new(path.info()).unwrap().remaining(l2).unwrap();
+    let spent = 1.0 - path.info().remaining(l2).unwrap();
     let found = averages(&mut path, &[Weighting::L2(l2)], Answer::Normalized, Stride::Linear).unwrap();
     found[0].weights.iter().map(|w| spent * w).collect()
 }

@@ -1,15 +1,15 @@
 //! One run, every λ.
 
+use afterfit::Optimizer;
 use afterfit::fit::{RidgeRun, SoftmaxRun, ridge, softmax};
 use afterfit::objective::{Dense, Features, LeastSquares, Moments, Objective, Rows, Shift, Softmax};
-use afterfit::run::{Method};
 use afterfit::polish::{polish, rescale};
-use afterfit::{Optimizer};
+use afterfit::run::Method;
 use rand::RngExt;
 
 use crate::common::*;
 
-const DEFAULT: RidgeRun = RidgeRun { recurrence: None, rate: None, steps: None, consistent: false };
+const DEFAULT: RidgeRun = RidgeRun { optimizer: None, rate: None, steps: None, consistent: false };
 
 fn strengths(from: f64, to: f64, count: usize) -> Vec<f64> {
     (0..count).map(|i| from * (to / from).powf(i as f64 / (count - 1) as f64)).collect()
@@ -44,28 +44,31 @@ fn other_ridge_runs_are_exact_where_they_say_resolved() {
     let grid = strengths(1e-5, 1.0, 9);
     let accelerated = RidgeRun::accelerated(&problem, 1e-5).unwrap();
     for run in [
-        RidgeRun { recurrence: Some(Optimizer::Sgd), steps: Some(3000), ..DEFAULT },
-        RidgeRun { recurrence: Some(Optimizer::HeavyBall { momentum: 0.95, dampening: 0.0 }), steps: Some(3000), ..DEFAULT },
-        RidgeRun { recurrence: Some(Optimizer::NesterovPaper { alpha: 1e-6 }), steps: Some(3000), ..DEFAULT },
+        RidgeRun { optimizer: Some(Optimizer::Sgd), steps: Some(3000), ..DEFAULT },
+        RidgeRun {
+            optimizer: Some(Optimizer::HeavyBall { momentum: 0.95, dampening: 0.0 }),
+            steps: Some(3000),
+            ..DEFAULT
+        },
+        RidgeRun { optimizer: Some(Optimizer::NesterovPaper { alpha: 1e-6 }), steps: Some(3000), ..DEFAULT },
         accelerated,
     ] {
         let path = ridge(&problem, &grid, &run).unwrap();
         let resolved = path.points.iter().filter(|point| point.resolved).count();
-        assert!(resolved >= 3, "{:?} resolves {resolved}", run.recurrence);
+        assert!(resolved >= 3, "{:?} resolves {resolved}", run.optimizer);
         for (point, weights) in path.points.iter().zip(&path.weights).filter(|(point, _)| point.resolved) {
             let direct = problem.solve(point.l2, &[0.0; 12], None).unwrap();
             assert!(
                 relative(weights, &direct) < 1e-4,
                 "{:?} λ={:e}: {:e}",
-                run.recurrence,
+                run.optimizer,
                 point.l2,
                 relative(weights, &direct)
             );
         }
     }
     let short =
-        ridge(&problem, &grid, &RidgeRun { recurrence: Some(Optimizer::Sgd), steps: Some(100), ..DEFAULT })
-            .unwrap();
+        ridge(&problem, &grid, &RidgeRun { optimizer: Some(Optimizer::Sgd), steps: Some(100), ..DEFAULT }).unwrap();
     assert!(!short.points[0].resolved && short.points[0].unfinished > 0.9, "a short run says so");
 }
 

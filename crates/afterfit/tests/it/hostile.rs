@@ -3,7 +3,8 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use afterfit::checkpoint::{Checkpoint, DialFile, Format, Layout, Series, expand, fuzzing};
+use afterfit::checkpoint::{Checkpoint, Format, Layout, Series, expand, fuzzing};
+use afterfit::dial::DialFile;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -390,8 +391,20 @@ fn dials_that_are_none() {
     refused(&with("{\"kind\":\"model\"}"), "it is of the kind `model`");
     refused(&with("{\"kind\":\"dial\"}"), "missing field");
     refused(&with("nonsense"), "not an afterfit dial");
-    let huge = "{\"kind\":\"dial\",\"version\":1,\"from\":1e-3,\"to\":1.0,\"nodes\":4,\"recurrence\":\"descent\",\"quadratic\":true,\"stochastic\":true,\"shape\":[1,1],\"steps\":9,\"reach\":1.0,\"seen\":true,\"parts\":[]}";
-    refused(&with(huge), "rates is missing");
+    refused(&with("{\"kind\":\"dial\",\"version\":1}"), "version 1: this program reads version 2");
+    let about = |steps: u64, nodes: usize, groups: usize| {
+        let group = serde_json::json!({"optimizer": "sgd", "quadratic": true, "stochastic": true});
+        serde_json::json!({
+            "kind": "dial", "version": 2, "families": [{"family": "l2", "from": 1e-3, "to": 1.0, "nodes": nodes}],
+            "groups": vec![group; groups], "group_masses": "one", "exact": false, "precision": "f64", "steps": steps,
+            "reach": [1.0], "shape": [1, 1], "parts": [],
+        })
+        .to_string()
+    };
+    refused(&with(&about(9, 4, 1)), "its rates do not cover 9 steps");
+    refused(&with(&about(0, 4, 1)), "tensor masses: missing");
+    refused(&with(&about(0, 1_000_000_000_000, 1)), "number of dial nodes is 1000000000000");
+    refused(&with(&about(0, 4, 0)), "number of parameter groups is 0");
 }
 
 /// The corpora of the fuzz targets, and the fixtures, through the parsers: nothing may panic or hang.

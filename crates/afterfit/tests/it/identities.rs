@@ -1,12 +1,12 @@
 //! Averages equal regularized models: at every step, and in the limit.
 
+use afterfit::objective::{Kernel, KernelRidge, LeastSquares, Quadratic};
+use afterfit::run::Path;
+use afterfit::run::{Method, Preconditioner, RateSchedule};
 use afterfit::run::{averages, trace};
 use afterfit::sums::{Average, CoordinateAverage};
-use afterfit::objective::{Kernel, KernelRidge, LeastSquares, Quadratic};
-use afterfit::run::{Method, Preconditioner, RateSchedule};
-use afterfit::run::{Path};
-use afterfit::{Answer, Decay, Optimizer, Standing, Stride, Weighting};
 use afterfit::theory::{accelerated_momentum, convergence_factor, kernel_factor, steps_to_spend};
+use afterfit::{Answer, Decay, Optimizer, Standing, Stride, Weighting};
 use faer::Mat;
 use faer::linalg::solvers::Solve;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn assert_identity(
     l2: f64,
 ) {
     let mut path = run(objective, method.clone(), schedule.clone(), steps, center);
-    let scheme = Scheme::new(path.info()).unwrap();
+    let optimizer = path.info().optimizer;
     let rates = path.info().rates.clone();
     let plain = iterates(&mut path);
     let hat = iterates(&mut run_regularized(objective, method.clone(), schedule.clone(), steps, center, l2));
@@ -39,8 +39,8 @@ fn assert_identity(
     trace(&mut path, l2, &mut |k, normalized, regularized| {
         let at = k as usize;
         worst = worst.max(distance(regularized, &hat[at]) / scale);
-        if let Some(&rate) = rates.get(at) {
-            remaining *= scheme.decay(l2, rate, k).keep;
+        if let Some(rate) = rates.at(at as u64) {
+            remaining *= optimizer.steady(l2, rate, k).keep;
             let bound = remaining * distance(&plain[at], normalized);
             let gap = distance(normalized, &hat[at]);
             assert!(
@@ -77,13 +77,11 @@ fn descent_with_random_rates() {
 fn every_schedule_is_exact_for_descent() {
     let mut rng = rng(4);
     let objective = quadratic(&mut rng, &log_spectrum(6, 1e-2, 1.0), 1);
-    let cosine = RateSchedule::Cosine { base: 0.9, floor: 0.01, steps: 250 };
     for schedule in [
         RateSchedule::Constant(0.7),
-        RateSchedule::Drops { base: 0.9, at: vec![(100, 0.09), (200, 0.009)] },
-        RateSchedule::WarmUp { steps: 40, then: Box::new(cosine.clone()) },
-        cosine,
-        RateSchedule::InverseTime { base: 0.9, decay: 0.05 },
+        drops(0.9, &[(100, 0.09), (200, 0.009)], 300),
+        warm_up_cosine(0.9, 40, 300),
+        RateSchedule::List((0..300).map(|step| 0.9 / (1.0 + 0.05 * f64::from(step))).collect()),
     ] {
         assert_identity(&objective, &Method::Descent, &schedule, 300, None, 0.05);
     }
@@ -198,7 +196,7 @@ fn kernel_dual_descent_with_matrix_weights() {
     for l2 in [ridge + 1e-12, 0.0101, 0.5, 30.0, 1e6] {
         let mut path =
             run(&eigen.quadratic, Method::Coordinatewise { factors: factors.clone() }, schedule.clone(), 1500, None);
-        let reference = dual_reference(&kernel, &y, l2, ridge, &path.info().rates);
+        let reference = dual_reference(&kernel, &y, l2, ridge, &path.info().rates.iter().collect::<Vec<f64>>());
         let scale = reference.iter().map(|a| a.norm_l2()).fold(0.0, f64::max);
         trace(&mut path, l2 - ridge, &mut |k, _, regularized| {
             let error = distance(&eigen.restore(regularized), &flat(&reference[k as usize])) / scale;
@@ -347,12 +345,12 @@ fn status_says_where_the_identity_ends() {
     let objective = quadratic(&mut rng, &[0.5, 1.0], 1);
     let standing = |method, schedule| {
         let path = run(&objective, method, schedule, 10, None);
-        Scheme::new(path.info()).unwrap().status(Weighting::L2(1.0)).standing
+        path.info().status().standing
     };
-    let drops = RateSchedule::Drops { base: 0.5, at: vec![(5, 0.05)] };
+    let drops = drops(0.5, &[(5, 0.05)], 10);
     assert_eq!(standing(Method::Descent, drops.clone()), Standing::Exact);
     assert_eq!(standing(Method::HeavyBall { momentum: 0.9 }, RateSchedule::Constant(0.5)), Standing::Exact);
-    assert_eq!(standing(Method::HeavyBall { momentum: 0.9 }, drops.clone()), Standing::Approximation);
+    assert_eq!(standing(Method::HeavyBall { momentum: 0.9 }, drops.clone()), Standing::Exact);
     assert_eq!(standing(Method::NesterovPaper { alpha: 0.1 }, drops), Standing::Approximation);
 }
 

@@ -1,9 +1,9 @@
 //! The one-number rescale of a softmax average.
 
-use afterfit::run::{averages};
 use afterfit::objective::{Dense, Features, Objective, Rows, Softmax};
-use afterfit::run::{Method, RateSchedule};
 use afterfit::polish::rescale;
+use afterfit::run::averages;
+use afterfit::run::{Method, RateSchedule};
 use afterfit::{Answer, Stride, Weighting};
 use rand::RngExt;
 
