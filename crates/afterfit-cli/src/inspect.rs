@@ -49,11 +49,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     if let Some(training) = &contents.training {
-        let known = serde_json::to_value(training)?;
-        for (name, value) in known.as_object().into_iter().flatten() {
-            if !(value.is_null() || *value == Value::Bool(false)) {
-                listing.push_str(&format!("  {name}: {value}\n"));
-            }
+        let numbers = [("step", training.step), ("epoch", training.epoch)];
+        for (name, number) in numbers.into_iter().filter_map(|(name, number)| Some((name, number?))) {
+            listing.push_str(&format!("  {name}: {number}\n"));
+        }
+        for (at, group) in training.groups.iter().enumerate() {
+            let optimizer = group.optimizer.map_or_else(|| "optimizer not known".to_owned(), |known| known.to_string());
+            let rate = group.rate.map_or_else(String::new, |rate| format!(", rate {rate}"));
+            let decay = group.weight_decay.map_or_else(String::new, |decay| format!(", weight decay {decay}"));
+            listing.push_str(&format!("  group {at}: {optimizer}{rate}{decay}\n"));
         }
     }
     for tensor in contents.tensors.iter().take(MOST_TENSORS) {

@@ -71,7 +71,9 @@ impl fmt::Display for Reason {
         let text = match self {
             Self::Identity => "equals the regularized path at every step",
             Self::InExpectation => "in expectation over the mini-batches; the deviation is bounded",
-            Self::NotQuadratic => "the loss is not quadratic; Theorem 4 brackets the strength for λ > β−α",
+            Self::NotQuadratic => {
+                "about an ℓ2 penalty of strength λ around w_0: exact on quadratic losses, and this one is not"
+            }
             Self::ChangingRate => "momentum with a changing rate; exact while the rate stays the same",
             Self::SecondMoments => {
                 "about AdamW's weight_decay λ, pulling towards w_0: exact while the second moments stand still, and they move"

@@ -188,7 +188,7 @@ pub(super) fn describe(series: &Series, made: &Provenance, numbers: &[u64]) -> S
             rates.join(", ")
         };
         let from = match from {
-            RatesFrom::Given => "--rate or --rates",
+            RatesFrom::Given => "the command line",
             RatesFrom::Checkpoints => "the checkpoints",
         };
         let groups =

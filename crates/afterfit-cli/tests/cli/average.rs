@@ -387,5 +387,73 @@ fn a_warm_up_from_zero_is_no_obstacle() {
         assert_eq!(found["inputs"][0]["rate"], 0.0, "{strength:?}");
     }
     let dial = transcript(here.path(), &["average", "odd/warm-*.pt", "-o", "x.dial", "--dial", "0.1..1"]);
-    assert!(dial.starts_with("exit 1") && dial.contains("rate"), "{dial}");
+    assert!(dial.contains("exit 0") && dial.contains("wrote x.dial"), "{dial}");
+}
+
+/// Every weighting by its flag: what the library gives for the same steps, and how exact it is said to be.
+#[test]
+fn every_weighting_has_a_flag() {
+    let here = fixtures();
+    std::fs::write(here.path().join("by-hand.txt"), "0.5 -0.25\n0.25, 0.5\n").unwrap();
+    let weights = |arguments: &[&str]| -> (Vec<f64>, String) {
+        let all = [&["average", "plain", "-o", "x/", "--dry-run", "--json", "-q"], arguments].concat();
+        let found = json(here.path(), &all);
+        let list = found["weights"][0].as_array().unwrap().iter().map(|weight| weight.as_f64().unwrap()).collect();
+        (list, found["outputs"][0]["status"].as_str().unwrap().to_owned())
+    };
+    // Checkpoints at steps 0, 10, 20, 30.
+    let close = |arguments: &[&str], expected: [f64; 4], standing: &str| {
+        let (found, status) = weights(arguments);
+        let off = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off < 1e-12 && found.len() == 4, "{arguments:?}: {found:?} instead of {expected:?}");
+        assert_eq!(status, standing, "{arguments:?}");
+    };
+    let decay = 0.9_f64.powi(10);
+    let ema = [decay.powi(3), (1.0 - decay) * decay.powi(2), (1.0 - decay) * decay, 1.0 - decay];
+    close(&["--ema", "0.9"], ema, "heuristic");
+    close(&["--half-life", "10"], [0.125, 0.125, 0.25, 0.5], "heuristic");
+    close(&["--half-life", "10", "--ema-start", "update"], [0.0, 0.25, 0.25, 0.5], "heuristic");
+    let debiased = [1.0, 2.0, 4.0, 8.0].map(|weight| weight / 15.0);
+    close(&["--half-life", "10", "--ema-start", "debiased"], debiased, "heuristic");
+    // t^γ+1 with γ = 1: (t_j/30)² − (t_{j−1}/30)².
+    close(&["--power-ema-gamma", "1"], [0.0, 1.0 / 9.0, 3.0 / 9.0, 5.0 / 9.0], "heuristic");
+    close(&["--uniform", "--window", "2"], [0.0, 0.0, 0.5, 0.5], "heuristic");
+    close(&["--uniform", "--window", "34%"], [0.0, 0.0, 0.5, 0.5], "heuristic");
+    close(&["--uniform", "--window", "20steps"], [0.0, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0], "heuristic");
+    close(&["--uniform", "--window", "5..15"], [0.0, 1.0, 0.0, 0.0], "heuristic");
+    close(&["--anneal", "linear", "--window", "100%"], [0.25; 4], "heuristic");
+    close(&["--wise", "0.3"], [0.7, 0.0, 0.0, 0.3], "heuristic");
+    close(&["--iterate", "20"], [0.0, 0.0, 1.0, 0.0], "exact");
+    close(&["--weights", "by-hand.txt"], [0.5, -0.25, 0.25, 0.5], "heuristic");
+    for (arguments, standing) in [
+        (&["--schedule", "linear", "--window", "100%", "--rate", "0.1"][..], "approximation"),
+        (&["--power-ema", "0.1"], "heuristic"),
+        (&["--bema"], "heuristic"),
+        (&["--ema", "0.999", "--ema-warmup"], "heuristic"),
+        (&["--l2", "0.01", "--rate", "0.1", "--optimizer", "adam", "--beta1", "0.9"], "approximation"),
+        (&["--l2", "0.01", "--rate", "0.1", "--optimizer", "lion"], "heuristic"),
+    ] {
+        let (found, status) = weights(arguments);
+        assert!(
+            (found.iter().sum::<f64>() - 1.0).abs() < 1e-12 && status == standing,
+            "{arguments:?}: {found:?} {status}"
+        );
+    }
+    for (arguments, words) in [
+        (&["--window", "20%", "--ema", "0.9"][..], "--window says which checkpoints, and nothing takes it"),
+        (&["--uniform", "--window", "x"], "is not a window"),
+        (&["--anneal", "square"], "is not a shape"),
+        (&["--iterate", "11"], "iterate is 11: it must be one of the 4 kept, from step 0 to 30"),
+        (&["--wise", "2"], "share of the last iterate is 2: it must be from 0 to 1"),
+        (&["--power-ema", "0.5"], "sigma_rel is 0.5"),
+        (&["--schedule", "linear"], "λ needs the rates"),
+        (
+            &["--l2", "1", "--rate", "0.1", "--optimizer", "sgd", "--momentum", "0.9"],
+            "--momentum has no meaning for --optimizer sgd",
+        ),
+    ] {
+        let all = [&["average", "plain", "-o", "x/", "--dry-run"], arguments].concat();
+        let said = transcript(here.path(), &all);
+        assert!(!said.contains("exit 0") && said.contains(words), "{arguments:?}: {said}");
+    }
 }
