@@ -1,7 +1,12 @@
 //! Compiles the shim against the libtorch that `torch-sys` found, and sees to it that the program finds it again.
 
+#[cfg(feature = "torch")]
 use std::path::{Path, PathBuf};
 
+#[cfg(not(feature = "torch"))]
+fn main() {}
+
+#[cfg(feature = "torch")]
 fn main() {
     println!("cargo:rerun-if-changed=shim/shim.cpp");
     // libtorch's folder, as torch-sys hands it on.
@@ -36,6 +41,7 @@ fn main() {
     println!("cargo:rustc-link-arg=-Wl,--push-state,--no-as-needed{needed},--pop-state");
 }
 
+#[cfg(feature = "torch")]
 /// Where the CUDA headers lie: beside a PyTorch from a package index, or where the toolkit puts it.
 fn cuda_headers(torch: &Path) -> Option<PathBuf> {
     println!("cargo:rerun-if-env-changed=CUDA_HOME");

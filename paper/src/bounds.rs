@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::experiment::{Outcome, Run, Table, distance_2};
 use crate::toy;
-use paper::plot::{Figure, Panel, Style, color, linear, log, series};
+use afterfit_nets::plot::{Figure, Panel, Style, color, linear, log, series};
 
 /// Seeded runs of each optimizer.
 const RUNS: u64 = 400;

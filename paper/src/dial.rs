@@ -12,7 +12,7 @@ use afterfit::{Answer, Stride, Weighting};
 use faer::Mat;
 
 use crate::experiment::{Outcome, Table};
-use paper::plot::{Figure, Panel, Style, color, linear, log, series};
+use afterfit_nets::plot::{Figure, Panel, Style, color, linear, log, series};
 
 const WIDTH: usize = 40;
 const STEPS: u64 = 4000;

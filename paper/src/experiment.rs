@@ -9,7 +9,7 @@ use afterfit::run::{Method, RateSchedule, Trainer};
 use afterfit::sums::Average;
 use serde::{Deserialize, Serialize};
 
-use paper::plot::{Figure, png};
+use afterfit_nets::plot::{Figure, png};
 
 /// Numbers by column.
 #[derive(Debug, Clone)]

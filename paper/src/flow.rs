@@ -8,7 +8,7 @@ use afterfit::theory::flow as exact;
 use faer::Mat;
 
 use crate::experiment::{Outcome, Run, Table};
-use paper::plot::{Figure, Panel, Style, color, linear, log, series};
+use afterfit_nets::plot::{Figure, Panel, Style, color, linear, log, series};
 
 const L2: f64 = 0.5;
 const SIGMA: f64 = 1.0;

@@ -11,7 +11,7 @@ use faer::Mat;
 
 use crate::experiment::{Outcome, Table, distance_2, steps};
 use crate::mnist::{Images, first, one_hot};
-use paper::plot::{Figure, Panel, Style, color, linear, log, series};
+use afterfit_nets::plot::{Figure, Panel, Style, color, linear, log, series};
 
 const TRAIN: usize = 500;
 const TEST: usize = 500;

@@ -7,7 +7,7 @@ use afterfit::run::Method;
 
 use crate::experiment::{Outcome, Run, Table};
 use crate::toy;
-use paper::plot::{Figure, Panel, Style, color, linear, log, series, thinned};
+use afterfit_nets::plot::{Figure, Panel, Style, color, linear, log, series, thinned};
 
 type Point = [f64; 2];
 

@@ -1,6 +1,7 @@
 //! Figures 4 and 5: linear and softmax regression on MNIST (or Fashion-MNIST), three optimizers, deterministic and stochastic.
 
 use afterfit::Result;
+use afterfit::datasets::fetch;
 use afterfit::objective::{Dense, Features, LeastSquares, Objective, Softmax};
 use afterfit::run::Batches;
 use afterfit::run::{Method, Preconditioner};
@@ -10,7 +11,7 @@ use anyhow::Context;
 use faer::Mat;
 
 use crate::experiment::{Outcome, Run, Table, distance_1, norm_1, steps};
-use paper::plot::{Figure, Panel, Style, color, linear, log, series};
+use afterfit_nets::plot::{Figure, Panel, Style, color, linear, log, series};
 
 const RATE: f64 = 0.01;
 const L2: f64 = 4.0;
@@ -33,7 +34,7 @@ pub(crate) struct Images {
 
 /// The data set from the cache of `afterfit data get`, fetched on first use.
 pub(crate) fn load(name: &str, part: &str) -> anyhow::Result<Images> {
-    let folder = paper::fetch(name)?;
+    let folder = fetch(name.parse()?, &|message| eprintln!("{message}"))?;
     let path = folder.join(format!("{part}-images-idx3-ubyte"));
     let Source::Arrays { features, target, .. } = table::read(&path, Format::of(&path)?, None, &[])? else {
         anyhow::bail!("{}: not images", path.display());

@@ -8,7 +8,7 @@ use afterfit::theory::convergence_factor;
 use faer::Mat;
 
 use crate::experiment::{Outcome, Run, Table, distance_2, steps};
-use paper::plot::{Figure, Panel, Series, Style, color, linear, log, series, thinned};
+use afterfit_nets::plot::{Figure, Panel, Series, Style, color, linear, log, series, thinned};
 
 /// η, λ and the number of iterations of all three figures.
 pub(crate) const RATE: f64 = 0.1;

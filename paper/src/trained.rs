@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use afterfit::Answer;
+use afterfit_nets::findings::{Findings, RATIOS, Row};
 use anyhow::{Context, Result};
-use paper::findings::{Findings, RATIOS, Row};
 
 use crate::experiment::{Outcome, Table};
 

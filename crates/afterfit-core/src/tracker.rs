@@ -378,6 +378,12 @@ impl Tracker {
         &self.paths
     }
 
+    /// The paths as they were declared.
+    #[must_use]
+    pub fn declared(&self) -> Option<&[PathInfo]> {
+        self.declared.as_ref().map(|(paths, _)| &paths[..])
+    }
+
     /// One mass for all groups, or one each.
     #[must_use]
     pub fn group_masses(&self) -> GroupMasses {

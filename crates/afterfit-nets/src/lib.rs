@@ -7,14 +7,28 @@
 //! data ─▶ augment ─▶ train (net, sgd) ─▶ checkpoints, dial ─▶ average ─▶ refresh ─▶ evaluate
 //! ```
 
+pub mod findings;
+pub mod plot;
+
+#[cfg(feature = "torch")]
 pub mod augment;
+#[cfg(feature = "torch")]
 pub mod checkpoint;
+#[cfg(feature = "torch")]
 pub mod data;
+#[cfg(feature = "torch")]
 pub mod dial;
+#[cfg(feature = "torch")]
 pub mod measure;
+#[cfg(feature = "torch")]
 pub mod model;
+#[cfg(feature = "torch")]
 pub mod net;
+#[cfg(feature = "torch")]
 pub mod run;
+#[cfg(feature = "torch")]
 pub mod shim;
+#[cfg(feature = "torch")]
 pub mod study;
+#[cfg(feature = "torch")]
 pub mod train;

@@ -1,7 +1,7 @@
 //! What comes after averaging: fresh batch-norm statistics, and the accuracy.
 
+use crate::findings::Score;
 use anyhow::{Result, ensure};
-use paper::findings::Score;
 use tch::{Kind, Tensor};
 
 use crate::augment::{Augmenter, Epoch, REFRESHING};

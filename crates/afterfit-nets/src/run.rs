@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use afterfit::dial::Nodes;
-use afterfit::scheme::Recurrence;
+use crate::findings::EpochLine;
+use afterfit::{Nodes, Optimizer, PathInfo, RateRun, Rates};
 use anyhow::{Context, Result, bail, ensure};
-use paper::findings::EpochLine;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint;
@@ -127,12 +127,19 @@ impl Settings {
 
     /// How the path is made, for its weights.
     #[must_use]
-    pub fn recurrence(&self) -> Recurrence {
+    pub fn optimizer(&self) -> Optimizer {
         match (self.momentum > 0.0, self.nesterov) {
-            (false, _) => Recurrence::Descent,
-            (true, false) => Recurrence::HeavyBall { momentum: self.momentum },
-            (true, true) => Recurrence::Nesterov { momentum: self.momentum },
+            (false, _) => Optimizer::Sgd,
+            (true, false) => Optimizer::HeavyBall { momentum: self.momentum, dampening: 0.0 },
+            (true, true) => Optimizer::Nesterov { momentum: self.momentum },
         }
+    }
+
+    /// The path of some epochs, of so many steps each.
+    #[must_use]
+    pub fn path(&self, epochs: Range<u64>, steps: u64) -> PathInfo {
+        let rates: Rates = epochs.map(|epoch| RateRun { steps, rate: self.rate_in(epoch) }).collect();
+        PathInfo::new(self.optimizer(), rates)
     }
 }
 
@@ -238,13 +245,7 @@ impl Folder {
 
     /// Writes a file under another name first.
     pub fn put(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(&self.0).with_context(|| self.0.display().to_string())?;
-        file.write_all(bytes).with_context(|| path.display().to_string())?;
-        // (A temporary file is private to its owner.)
-        #[cfg(unix)]
-        file.as_file().set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
-        file.persist(path).with_context(|| path.display().to_string())?;
-        Ok(())
+        Ok(afterfit::files::atomic::write(path, bytes)?)
     }
 
     /// The log.

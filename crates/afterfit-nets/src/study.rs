@@ -4,12 +4,12 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::findings::{Findings, RATIOS, Row, Score, Seconds, step_milliseconds};
+use crate::plot;
 use afterfit::checkpoint::{Average, Format, Layout, Record, Series};
-use afterfit::dial::certificates;
-use afterfit::scheme::{Answer, Standing, Weighting, comparator_weights};
+use afterfit::weighting::{EmaStart, Window};
+use afterfit::{Answer, Standing, Stride, Weighting};
 use anyhow::{Context, Result, ensure};
-use paper::findings::{Findings, RATIOS, Row, Score, Seconds, step_milliseconds};
-use paper::plot;
 use tch::{Device, Tensor};
 
 use crate::checkpoint;
@@ -21,7 +21,7 @@ use crate::run::{Folder, Settings};
 use crate::train::Trained;
 
 /// A model to be averaged from checkpoints: what it is called, its strength, how checkpoints are weighted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Wanted {
     /// As in [`Row::kind`].
     pub kind: &'static str,
@@ -73,12 +73,15 @@ pub fn average(paths: &[PathBuf], wanted: &[Wanted], out: &Path) -> Result<(Vec<
     std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
     let steps: Vec<u64> = series.trainings.iter().map(|training| training.epoch.unwrap_or(0)).collect();
     // No step leaves the last one.
-    let mut rates: Vec<Option<f64>> = series.trainings.iter().map(|training| training.rate).collect();
+    let mut rates: Vec<Option<f64>> = series.trainings.iter().map(|training| training.rate()).collect();
     rates.iter_mut().last().into_iter().for_each(|rate| *rate = None);
+    // (Of the checkpoints, not of the steps between: the paper's way.)
+    let numbers: Vec<u64> = (0..paths.len() as u64).collect();
     let averages: Result<Vec<Average>> = wanted
         .iter()
         .map(|wanted| {
-            let weights = comparator_weights(wanted.weighting, paths.len())?;
+            let given = wanted.weighting.weights(&numbers, None, Answer::Normalized, Stride::Linear)?;
+            let weights = vec![given.weights];
             let record = Record {
                 kind: wanted.kind,
                 strength: wanted.strength,
@@ -190,14 +193,13 @@ impl<'a> Study<'a> {
         let grid: Vec<f64> = (0..count).map(place).collect();
         let mut rows = Vec::new();
         for answer in [Answer::Regularized, Answer::Normalized] {
-            let certificates = certificates(dial.nodes(), &dial.path_info(), &grid, answer)?;
-            for (&l2, &certificate) in grid.iter().zip(&certificates) {
-                let (weights, remaining) = dial.read(last, l2, answer)?;
-                let scores = self.refreshed(&weights)?;
+            for &l2 in &grid {
+                let read = dial.read(last, l2, answer)?;
+                let scores = self.refreshed(&read.weights)?;
                 rows.push(Row {
                     answer: Some(answer),
-                    remaining: Some(remaining),
-                    certificate: Some(certificate),
+                    remaining: Some(read.remaining),
+                    certificate: Some(read.certificate),
                     ..row("dial", Some(l2), scores)
                 });
             }
@@ -255,8 +257,8 @@ fn comparators(epochs: &RangeInclusive<u64>) -> [Wanted; 3] {
     let start = count - count.div_ceil(4);
     let swa_epoch = epochs.start() + start as u64;
     [
-        Wanted { kind: "uniform", strength: None, weighting: Weighting::Uniform },
-        Wanted { kind: "ema", strength: Some(0.9), weighting: Weighting::Ema(0.9) },
+        Wanted { kind: "uniform", strength: None, weighting: Weighting::Mean(Window::All) },
+        Wanted { kind: "ema", strength: Some(0.9), weighting: Weighting::Ema { decay: 0.9, start: EmaStart::First } },
         Wanted { kind: "swa", strength: Some(swa_epoch as f64), weighting: Weighting::Swa { start, every: 1 } },
     ]
 }

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use afterfit::checkpoint::{Checkpoint, DialFile, write_f32, write_safetensors};
-use afterfit::dial::Nodes;
-use afterfit::scheme::RateRun;
+use crate::findings::EpochLine;
+use afterfit::checkpoint::Checkpoint;
+use afterfit::dial::DialFile;
+use afterfit::files::safetensors::{write_f32, write_safetensors};
+use afterfit::{Nodes, Rates};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use paper::findings::EpochLine;
 use safetensors::Dtype;
 use tch::{Device, Kind, Tensor};
 
@@ -189,7 +190,11 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
         let _ = step.rate.fill_(rate);
         if let Some(range) = settings.dial.filter(|range| dial.is_none() && epoch == range.start) {
             let nodes = Nodes::new(range.from, range.to, range.nodes)?;
-            dial = Some(Dial::new(nodes, settings.recurrence(), &step.model.weights));
+            dial = Some(Dial::new(
+                nodes,
+                &settings.path(range.start..settings.epochs, steps as u64),
+                &step.model.weights,
+            )?);
         }
         let began = Instant::now();
         let drawn = Epoch::draw(images.len(), settings.seed, epoch);
@@ -200,7 +205,7 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
             let labels = images.labels.index_select(0, &order);
             for at in 0..together {
                 if let Some(dial) = &mut dial {
-                    dial.push(&step.model.weights, rate);
+                    dial.push(&step.model.weights, rate)?;
                 }
                 let batch = |tensor: &Tensor| tensor.narrow(0, at * settings.batch, settings.batch);
                 step.images.f_copy_(&batch(&prepared))?;
@@ -258,7 +263,7 @@ pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, 
     bar.finish_and_clear();
     let is_there = || DialFile::open(&folder.dial()).is_ok();
     if let Some(dial) = dial.as_mut().filter(|_| epoch == settings.epochs && !is_there()) {
-        dial.write(&folder.dial(), &step.model, settings.remarks())?;
+        dial.write(&folder.dial(), &step.model, &settings.remarks())?;
     }
     Ok(Trained { model: step.model, dial, epoch, log: folder.log()? })
 }
@@ -308,7 +313,8 @@ fn save_state(path: &Path, step: &Step, dial: Option<&mut Dial>, epoch: u64, fin
         BTreeMap::from([("epoch".to_owned(), epoch.to_string()), ("images".to_owned(), fingerprint.to_string())]);
     if let Some(dial) = dial {
         let saved = dial.saved();
-        metadata.insert("rates".into(), serde_json::to_string(&saved.runs)?);
+        metadata.insert("rates".into(), serde_json::to_string(&saved.rates)?);
+        metadata.insert("masses".into(), serde_json::to_string(&saved.masses)?);
         metadata.insert("reach".into(), saved.reach.to_string());
         parts.push(("center".into(), saved.center));
         parts.extend((0..saved.sums.size()[0]).map(|node| (format!("sum-{node:03}"), saved.sums.get(node))));
@@ -386,19 +392,19 @@ fn load_state(path: &Path, model: &Model, settings: &Settings, steps: u64, finge
     );
     let range = settings.dial.filter(|range| epoch > range.start);
     let dial = range.map(|range| -> Result<Dial> {
-        let runs: Vec<RateRun> = serde_json::from_str(text("rates")?).with_context(|| path.display().to_string())?;
-        let expected: Vec<f64> = (range.start..epoch).map(|epoch| settings.rate_in(epoch)).collect();
-        let expected = expected.chunk_by(|a, b| a == b);
-        let expected = expected.map(|same| RateRun { steps: same.len() as u64 * steps, rate: same[0] });
-        ensure!(runs.iter().copied().eq(expected), "{}: its rates are not those of this run", path.display());
+        let rates: Rates = serde_json::from_str(text("rates")?).with_context(|| path.display().to_string())?;
+        let masses: Vec<f64> = serde_json::from_str(text("masses")?).with_context(|| path.display().to_string())?;
+        let expected = settings.path(range.start..epoch, steps).rates;
+        ensure!(rates == expected, "{}: its rates are not those of this run", path.display());
         let reach = number("reach")?;
         ensure!(reach >= 0.0 && reach.is_finite(), "{}: its reach is {reach}", path.display());
         let sums = Tensor::zeros([range.nodes as i64, length as i64], (Kind::Float, device));
         for node in 0..range.nodes {
             sums.get(node as i64).f_copy_(&read(&format!("sum-{node:03}"), length)?)?;
         }
-        let saved = Saved { center: read("center", length)?, sums, runs, reach };
-        Dial::resume(Nodes::new(range.from, range.to, range.nodes)?, settings.recurrence(), saved)
+        let saved = Saved { center: read("center", length)?, sums, rates, masses, reach };
+        let nodes = Nodes::new(range.from, range.to, range.nodes)?;
+        Dial::resume(nodes, &settings.path(range.start..settings.epochs, steps), saved)
     });
     Ok((epoch, velocity, dial.transpose()?))
 }

@@ -35,6 +35,8 @@
 
 #[cfg(feature = "checkpoints")]
 pub mod checkpoint;
+#[cfg(feature = "datasets")]
+pub mod datasets;
 pub mod dial;
 mod error;
 pub mod files;

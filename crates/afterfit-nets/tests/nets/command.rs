@@ -211,7 +211,7 @@ fn wrong_input_is_refused_with_its_limits() {
         (&["--weight-decay", "NaN"], "a weight decay of NaN"),
         (&["--batch", "1000"], "100 training images do not fill a batch of 1000"),
         (&["--batch", "1"], "a batch of 1: it must be from 2"),
-        (&["--dial", "1e-2..1e-6"], "lower end of the l2 range"),
+        (&["--dial", "1e-2..1e-6"], "lower end of the range"),
         (&["--dial", "1e-2"], "is not MIN..MAX"),
         (&["--dial-from", "3"], "starts after 3 epochs"),
         (&["--checkpoints-from", "4"], "checkpoints from epoch 4"),

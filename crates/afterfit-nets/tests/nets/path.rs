@@ -2,17 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use afterfit::checkpoint::{Average, Checkpoint, DialFile, Format, Layout, Series};
-use afterfit::scheme::{Answer, RateRun, Recurrence, Stride, kept_weights};
+use afterfit::checkpoint::{Average, Checkpoint, Format, Layout, Series};
+use afterfit::dial::DialFile;
+use afterfit::stride::kept_weights;
+use afterfit::{Answer, Optimizer, PathInfo, RateRun, Stride, Target};
 use afterfit_nets::augment::{Augmenter, Epoch, REFRESHING};
 use afterfit_nets::checkpoint;
 use afterfit_nets::data::Data;
+use afterfit_nets::findings::EpochLine;
 use afterfit_nets::measure::Refresher;
 use afterfit_nets::net::Mode;
 use afterfit_nets::run::{DialRange, Folder, Settings};
 use afterfit_nets::study::checkpoints;
 use afterfit_nets::train::{self, Options, Trained};
-use paper::findings::EpochLine;
 use tch::{Device, Kind, Tensor};
 
 use crate::{QUIET, small_cifar, tiny};
@@ -39,15 +41,16 @@ fn farthest(a: &Tensor, b: &Tensor) -> f64 {
 fn a_dial_is_the_average_of_the_stored_iterates() {
     let place = tempfile::tempdir().expect("a folder");
     // (Written out: what settings make of their own momentum is under test, too.)
-    let (heavy_ball, nesterov) = (Recurrence::HeavyBall { momentum: 0.8 }, Recurrence::Nesterov { momentum: 0.8 });
-    for (name, recurrence) in [("plain", Recurrence::Descent), ("heavy-ball", heavy_ball), ("nesterov", nesterov)] {
+    let heavy_ball = Optimizer::HeavyBall { momentum: 0.8, dampening: 0.0 };
+    let nesterov = Optimizer::Nesterov { momentum: 0.8 };
+    for (name, optimizer) in [("plain", Optimizer::Sgd), ("heavy-ball", heavy_ball), ("nesterov", nesterov)] {
         let momentum = if name == "plain" { 0.0 } else { 0.8 };
         let settings = Settings { momentum, nesterov: name == "nesterov", rate: 0.05, ..tiny(24, 60) };
         let data = load(&settings, &place.path().join("data"), 60);
         let folder = place.path().join(name);
         let mut trained = run(&settings, &folder, &data, QUIET);
         let mut dial = trained.dial.take().expect("a dial");
-        assert_eq!(dial.steps(), 24);
+        assert_eq!(dial.tracker().steps(), 24);
 
         // The start is an iterate, too: written like the others.
         let start = train::start(&settings, Device::Cpu);
@@ -56,45 +59,49 @@ fn a_dial_is_the_average_of_the_stored_iterates() {
         let mut paths = vec![first];
         paths.extend(checkpoints(&Folder(folder.clone()), &settings, 1..=24).expect("checkpoints"));
         let runs = [RateRun { steps: 12, rate: 0.05 }, RateRun { steps: 12, rate: 0.005 }];
+        let path = PathInfo::new(optimizer, runs.into_iter().collect());
         let series = Series::open(&paths, None, &[]).expect("a series");
         let layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: true, memory: None };
         let file = DialFile::open(&Folder(folder).dial()).expect("the dial's file");
-        let strengths: Vec<f64> = dial.nodes().l2().to_vec();
+        let strengths: Vec<f64> = dial.nodes().values().to_vec();
         let kept: Vec<u64> = (0..=24).collect();
         let mut moved = 0.0_f64;
         for answer in [Answer::Regularized, Answer::Normalized] {
             for &l2 in &strengths {
-                let weights = kept_weights(recurrence, &runs, l2, &kept, Stride::Left).expect("weights");
+                let weights = kept_weights(&path, l2, &kept, Stride::Left).expect("weights");
                 let out = place.path().join("average.safetensors");
-                let average = Average { path: out.clone(), weights: weights.weights(answer), record: "{}".into() };
+                let average =
+                    Average { path: out.clone(), weights: vec![weights.weights(answer)], record: "{}".into() };
                 series.write(&[average], &layout, &|_| {}).expect("an average");
                 let ours = trained.model.with(trained.model.weights.copy());
                 checkpoint::load(&ours, &out).expect("the average");
-                let (read, _) = dial.read(&trained.model.weights, l2, answer).expect("a reading");
+                let read = dial.read(&trained.model.weights, l2, answer).expect("a reading").weights;
                 assert!(farthest(&read, &ours.weights) < 2e-6, "λ {l2:e}: {:e}", farthest(&read, &ours.weights));
                 moved = moved.max(farthest(&read, &trained.model.weights));
 
                 // `afterfit dial read` gives the same model.
                 let out = place.path().join("read.safetensors");
                 let mut averages = [Average { path: out.clone(), weights: Vec::new(), record: "{}".into() }];
-                file.write(&[l2], answer, &mut averages, &layout, &|_| {}).expect("a reading of the file");
+                file.write(&file.series(&out), &[Target::L2(l2)], answer, &mut averages, &layout, &|_| {})
+                    .expect("a reading of the file");
                 checkpoint::load(&ours, &out).expect("the reading");
                 assert!(farthest(&read, &ours.weights) < 2e-6);
             }
         }
         assert!(moved > 0.01, "every average is the last iterate: this tests nothing");
-        assert_eq!(file.runs, runs);
-        assert!(file.reach > 0.0);
+        assert!(file.tracker.paths()[0].rates.runs().eq(runs));
+        assert!(file.reach[0] > 0.0);
         // Between the nodes, within the certificate.
         let l2 = (strengths[3] * strengths[4]).sqrt();
-        let bound = file.readings(&[l2], Answer::Regularized).expect("a certificate")[0].error;
-        let weights = kept_weights(recurrence, &runs, l2, &kept, Stride::Left).expect("weights");
+        let bound = file.reading(&Target::L2(l2), Answer::Regularized).expect("a certificate").error;
+        let weights = kept_weights(&path, l2, &kept, Stride::Left).expect("weights");
         let out = place.path().join("between.safetensors");
-        let average = Average { path: out.clone(), weights: weights.weights(Answer::Regularized), record: "{}".into() };
+        let average =
+            Average { path: out.clone(), weights: vec![weights.weights(Answer::Regularized)], record: "{}".into() };
         series.write(&[average], &layout, &|_| {}).expect("an average");
         let ours = trained.model.with(trained.model.weights.copy());
         checkpoint::load(&ours, &out).expect("the average");
-        let (read, _) = dial.read(&trained.model.weights, l2, Answer::Regularized).expect("a reading");
+        let read = dial.read(&trained.model.weights, l2, Answer::Regularized).expect("a reading").weights;
         assert!(farthest(&read, &ours.weights) <= bound + 2e-6);
     }
 }
@@ -163,9 +170,9 @@ fn training_learns_and_is_described() {
     // What `afterfit average` needs is in the checkpoints: the rate is that of the step that comes next.
     let at = |epoch| Checkpoint::open(&checkpoint::path(&folder.checkpoints(), epoch), None).expect("a checkpoint");
     let training = at(3).training;
-    assert_eq!((training.rate, training.step, training.epoch), (Some(0.01), Some(48), Some(3)));
-    assert_eq!(at(2).training.rate, Some(0.1));
-    assert_eq!(training.weight_decay, Some(5e-4));
+    assert_eq!((training.rate(), training.step, training.epoch), (Some(0.01), Some(48), Some(3)));
+    assert_eq!(at(2).training.rate(), Some(0.1));
+    assert_eq!(training.groups[0].weight_decay, Some(5e-4));
 }
 
 #[test]

@@ -141,6 +141,9 @@ impl Copy {
     }
 }
 
+/// Before the names of lists that were declared and are not walked to their end.
+const DECLARED: &str = "declared_";
+
 /// The type of the sums.
 pub(crate) fn dtype_of(precision: Precision) -> Dtype {
     match precision {
@@ -193,11 +196,14 @@ impl DialDraft {
         let masses = tracker.masses().concat();
         let mut tensors = vec![numbers("masses".into(), &masses)];
         let mut values = vec![masses];
-        for (group, path) in tracker.paths().iter().enumerate() {
+        // What was declared matters as long as it has not all been walked.
+        let declared = tracker.declared().filter(|paths| paths[0].steps() > tracker.steps()).unwrap_or_default();
+        let paths = tracker.paths().iter().enumerate().map(|(group, path)| ("", group, path));
+        for (prefix, group, path) in paths.chain(declared.iter().enumerate().map(|(g, path)| (DECLARED, g, path))) {
             for (name, steps, list) in lists(path) {
                 let (rates, counts): (Vec<f64>, Vec<f64>) = list.runs().map(|run| (run.rate, run.steps as f64)).unzip();
-                tensors.push(numbers(format!("{name}/{group}"), &rates));
-                tensors.push(numbers(format!("{steps}/{group}"), &counts));
+                tensors.push(numbers(format!("{prefix}{name}/{group}"), &rates));
+                tensors.push(numbers(format!("{prefix}{steps}/{group}"), &counts));
                 values.extend([rates, counts]);
             }
         }
@@ -334,31 +340,41 @@ impl DialFile {
             known.insert(name);
             Ok(Some(values))
         };
-        let mut list = |values: &str, steps: &str, group: usize| -> Result<Option<Rates>> {
-            let Some((values, counts)) = runs(values, group)?.zip(runs(steps, group)?) else { return Ok(None) };
+        let mut list = |prefix: &str, values: &str, steps: &str, group: usize| -> Result<Option<Rates>> {
+            let name = |name: &str| format!("{prefix}{name}");
+            let Some((values, counts)) = runs(&name(values), group)?.zip(runs(&name(steps), group)?) else {
+                return Ok(None);
+            };
             let whole = counts.iter().all(|&count| (1.0..=1e15).contains(&count) && count.fract() == 0.0);
-            if values.len() != counts.len() || !whole || counts.iter().sum::<f64>() != header.steps as f64 {
-                return Err(refuse(format!("its rates do not cover {} steps", header.steps)).into());
+            if values.len() != counts.len() || !whole {
+                return Err(refuse("its rates are not runs of whole numbers of steps".into()).into());
             }
             let run = |(rate, steps): (f64, f64)| RateRun { steps: steps as u64, rate };
             Ok(Some(values.into_iter().zip(counts).map(run).collect()))
         };
-        let mut paths = Vec::with_capacity(header.groups.len());
-        for (group, about) in header.groups.iter().enumerate() {
-            let rates = list("rates", "rate_steps", group)?.unwrap_or_default();
-            if rates.steps() != header.steps {
-                return Err(refuse(format!("its rates do not cover {} steps", header.steps)).into());
+        let mut paths_of = |prefix: &str| -> Result<Vec<PathInfo>> {
+            let mut paths = Vec::with_capacity(header.groups.len());
+            for (group, about) in header.groups.iter().enumerate() {
+                let rates = list(prefix, "rates", "rate_steps", group)?.unwrap_or_default();
+                paths.push(PathInfo {
+                    momenta: list(prefix, "momenta", "momentum_steps", group)?,
+                    gains: list(prefix, "gains", "gain_steps", group)?,
+                    quadratic: about.quadratic,
+                    stochastic: about.stochastic,
+                    shape: header.shape,
+                    ..PathInfo::new(about.optimizer, rates)
+                });
             }
-            paths.push(PathInfo {
-                momenta: list("momenta", "momentum_steps", group)?,
-                gains: list("gains", "gain_steps", group)?,
-                quadratic: about.quadratic,
-                stochastic: about.stochastic,
-                shape: header.shape,
-                ..PathInfo::new(about.optimizer, rates)
-            });
+            Ok(paths)
+        };
+        let (paths, declared) = (paths_of("")?, paths_of(DECLARED)?);
+        if paths.iter().any(|path| path.steps() != header.steps) {
+            return Err(refuse(format!("its rates do not cover {} steps", header.steps)).into());
         }
-        let tracker = Tracker::with_groups(header.families.clone(), &paths, header.group_masses)?;
+        let mut tracker = Tracker::with_groups(header.families.clone(), &paths, header.group_masses)?;
+        if declared.iter().any(|path| path.steps() > 0) {
+            tracker.declare(&declared)?;
+        }
         let tracker = if header.exact { tracker.exact() } else { tracker };
         let per_sequence = tracker.masses()[0].len();
         known.insert("masses".into());

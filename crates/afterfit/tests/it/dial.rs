@@ -249,3 +249,68 @@ fn blocked_sums_equal_plain_ones() {
         }
     }
 }
+
+/// A declared schedule makes momentum exact, and survives being saved in its middle.
+#[test]
+fn a_declared_schedule_is_exact_and_is_saved() {
+    let (quadratic, _) = wide_quadratic();
+    let method = Method::HeavyBall { momentum: 0.9 };
+    let schedule = warm_up_cosine(0.5, 30, 400);
+    let mut path = run(&quadratic, method, schedule, 400, None);
+    let mut dial = Dial::new(vec![Nodes::new(1e-2, 1.0, 12).unwrap()], path.info(), path.center()).unwrap();
+    dial.declare(std::slice::from_ref(path.info())).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("half.dial");
+    path.for_each(&mut |iterate| {
+        if iterate.step == 170 {
+            dial.save(&file)?;
+            let mut loaded = Dial::load(&file)?;
+            let (a, b) = (dial.read(0.1, Answer::Regularized)?, loaded.read(0.1, Answer::Regularized)?);
+            assert_eq!((a.weights, a.certificate), (b.weights, b.certificate));
+            dial = loaded;
+        }
+        match iterate.rate {
+            Some(rate) => dial.push(iterate.weights, rate),
+            None => dial.finish(iterate.weights),
+        }
+    })
+    .unwrap();
+    for l2 in [0.013, 0.1, 0.7] {
+        let exact = averages(&mut path, &[Weighting::L2(l2)], Answer::Regularized, Stride::Linear).unwrap();
+        let read = dial.read(l2, Answer::Regularized).unwrap();
+        let off = read.weights.iter().zip(&exact[0].weights).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off <= read.error && read.certificate < 1e-3, "{off:e} {:e}", read.certificate);
+    }
+    let refused = dial.push(&[0.0; 40], 0.3).unwrap_err().to_string();
+    assert!(
+        refused.starts_with("step 400 was taken at rate 0.3: the schedule declared for this dial says"),
+        "{refused}"
+    );
+}
+
+/// Without one, the certificate tells what not knowing the future costs; the second sum of the causal average costs nothing.
+#[test]
+fn an_unknown_future_is_inside_the_certificate() {
+    use afterfit::sums::CausalAverage;
+    let (quadratic, _) = wide_quadratic();
+    let mut path = run(&quadratic, Method::HeavyBall { momentum: 0.9 }, warm_up_cosine(0.1, 30, 600), 600, None);
+    let mut dial = Dial::new(vec![Nodes::new(1e-2, 1.0, 12).unwrap()], path.info(), path.center()).unwrap();
+    fill(&mut dial, &mut path);
+    for l2 in [0.03, 0.3] {
+        let exact = averages(&mut path, &[Weighting::L2(l2)], Answer::Regularized, Stride::Linear).unwrap();
+        let read = dial.read(l2, Answer::Regularized).unwrap();
+        let off =
+            |weights: &[f64]| weights.iter().zip(&exact[0].weights).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off(&read.weights) <= read.error, "{:e} {:e}", off(&read.weights), read.error);
+        let mut causal = CausalAverage::new(path.center(), l2);
+        path.for_each(&mut |iterate| {
+            match iterate.rate {
+                Some(rate) => causal.push(iterate.weights, rate, 1.0, 0.9),
+                None => causal.finish(iterate.weights),
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert!(off(&causal.regularized()) < 1e-12, "{:e}", off(&causal.regularized()));
+    }
+}
