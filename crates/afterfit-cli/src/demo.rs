@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use afterfit::fit::{RidgeRun, SoftmaxRun};
 use afterfit::learn::{ModelChoice, Polish, Settings, Validation, learn};
-use afterfit::model::largest;
+use afterfit::model::argmax;
 use afterfit::objective::{Dense, Features, Softmax};
 use afterfit::polish::polish;
 use afterfit::select::split;
-use afterfit::table::{Matrix, Target};
+use afterfit::table::{Matrix, Table, Target};
 use anyhow::{Context, Result};
 
 use crate::fit::summary;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "1797 handwritten digits, softmax, trained once without a penalty; then every λ from the same run:\n\n",
     )?;
     let start = Instant::now();
-    let mut learned = learn(Matrix::Double(features()?), &target, &settings)?;
+    let mut learned = learn(Table::of(Matrix::Double(features()?), target.clone()), &settings)?;
     learned.seconds.read = read;
     let once = start.elapsed().as_secs_f64();
     output::text(&summary(&learned))?;
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut scores = vec![0.0; validation.len() * 10];
         held.multiply(matrix, &mut scores);
         scores.chunks_exact_mut(10).for_each(|row| row.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias));
-        let right = largest(&scores, 10)
+        let right = argmax(&scores, 10)
             .iter()
             .zip(pick(&validation))
             .filter(|(found, label)| **found == *label as usize)

@@ -1,14 +1,14 @@
 //! `afterfit fit`: one training run, the whole regularization path, the best λ, a saved model.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use afterfit::fit::{RidgeRun, SoftmaxRun};
 use afterfit::learn::{Learned, ModelChoice, Polish, Row, Seconds, Settings, Validation, learn};
 use afterfit::objective::Kernel;
 use afterfit::run::Method;
-use afterfit::table::{Format, Matrix, Missing, Recipe, Source, TableError, Target, read};
-use anyhow::{Context, Result};
+use afterfit::table::{Alike, Format, Missing, Table, TableError, TableOptions, Target, Unseen};
+use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -17,49 +17,6 @@ use crate::output::{self, Advice, short};
 use crate::report::{self, Report};
 use crate::strengths::Strengths;
 use crate::table;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FormatName {
-    Csv,
-    Parquet,
-    Npy,
-    Npz,
-    Libsvm,
-    Idx,
-}
-
-impl From<FormatName> for Format {
-    fn from(name: FormatName) -> Self {
-        match name {
-            FormatName::Csv => Self::Csv,
-            FormatName::Parquet => Self::Parquet,
-            FormatName::Npy => Self::Npy,
-            FormatName::Npz => Self::Npz,
-            FormatName::Libsvm => Self::Libsvm,
-            FormatName::Idx => Self::Idx,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum MissingName {
-    /// Refuse missing values.
-    Error,
-    /// Leave rows with missing values out.
-    Drop,
-    /// Numbers: the column's mean. Texts: none of the known ones.
-    Mean,
-}
-
-impl From<MissingName> for Missing {
-    fn from(name: MissingName) -> Self {
-        match name {
-            MissingName::Error => Self::Error,
-            MissingName::Drop => Self::Drop,
-            MissingName::Mean => Self::Mean,
-        }
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ModelName {
@@ -102,8 +59,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     drop: Vec<String>,
     /// The file's format, if its name does not tell.
-    #[arg(long, value_enum)]
-    format: Option<FormatName>,
+    #[arg(long, value_parser = crate::strengths::one_of::<Format>(&Format::NAMES))]
+    format: Option<Format>,
     /// What to fit (default: softmax for a target with few whole numbers or texts, else linear).
     #[arg(long, value_enum)]
     model: Option<ModelName>,
@@ -146,9 +103,9 @@ pub(crate) struct Args {
     /// Give every feature mean 0 and spread 1 first; the saved model takes the table as it is.
     #[arg(long)]
     standardize: bool,
-    /// What to do about missing values.
-    #[arg(long, value_enum, default_value_t = MissingName::Error)]
-    missing: MissingName,
+    /// What to do about missing values: refuse them (error), leave their rows out (drop), or take the column's mean, and none of the known texts (mean).
+    #[arg(long, value_name = "HOW", value_parser = crate::strengths::one_of::<Missing>(&Missing::NAMES), default_value = "error")]
+    missing: Missing,
     /// Fit an intercept, which is never penalized.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     bias: bool,
@@ -190,16 +147,6 @@ pub(crate) struct Args {
     quiet: bool,
 }
 
-/// A table ready to learn from.
-pub(crate) struct Prepared {
-    pub(crate) features: Matrix,
-    pub(crate) target: Target,
-    pub(crate) target_name: Option<String>,
-    pub(crate) recipe: Option<Recipe>,
-    pub(crate) names: Option<Vec<String>>,
-    pub(crate) image: Option<[usize; 2]>,
-}
-
 #[derive(Serialize)]
 struct Output<'a> {
     model: &'static str,
@@ -224,9 +171,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     };
     let start = Instant::now();
-    let table = output::working("reading", args.quiet, || prepare(args))?;
+    let options = TableOptions {
+        format: args.format,
+        target: args.target.clone(),
+        drop: args.drop.clone(),
+        missing: Some(args.missing).filter(|missing| *missing != Missing::Error),
+    };
+    let table =
+        output::working("reading", args.quiet, || Table::read(&args.data, &options)).map_err(|e| explain(e.into()))?;
     let read_seconds = start.elapsed().as_secs_f64();
     let [rows, columns] = table.features.shape();
+    if !table.left_out.is_empty() {
+        let left = table.left_out.len();
+        say(&format!("left out {left} of {} rows with missing values", rows + left));
+    }
     say(&format!("read {} rows × {columns} features from {} in {:.2} s", rows, args.data.display(), read_seconds));
     let (model, name, why) = choose_model(args, &table)?;
     refuse_pointless(args, model)?;
@@ -238,11 +196,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ));
     }
     let settings = settings(args, model, &table)?;
-    let mut learned =
-        output::working("training", args.quiet, || learn(table.features, &table.target, &settings)).map_err(explain)?;
+    let (names, image) = (table.feature_names(), table.image);
+    let mut learned = output::working("training", args.quiet, || learn(table, &settings)).map_err(explain)?;
     learned.seconds.read = read_seconds;
-    learned.model.about.target.clone_from(&table.target_name);
-    learned.model.about.recipe = table.recipe;
     if let Some(file) = &args.output {
         learned.model.save(file)?;
         say(&format!("wrote the model to {}", file.display()));
@@ -253,12 +209,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(file) = &args.report {
         let title = format!("{name} model of {}", args.data.file_name().unwrap_or_default().to_string_lossy());
-        let page = report::page(&Report {
-            title: &title,
-            learned: &learned,
-            names: table.names.as_deref(),
-            image: table.image,
-        });
+        let page = report::page(&Report { title: &title, learned: &learned, names: names.as_deref(), image });
         output::write_file(file, page.as_bytes())?;
         say(&format!("wrote the report to {}", file.display()));
     }
@@ -344,77 +295,21 @@ fn advise(error: &TableError) -> Option<anyhow::Error> {
             );
             return Some(Advice::error(error.to_string(), hint));
         }
+        TableError::NoTarget { columns } if columns.is_empty() => "name the target's array or file with --target",
+        TableError::NoTarget { columns } => {
+            return Some(Advice::error(error.to_string(), format!("add --target with one of: {}", columns.join(", "))));
+        }
+        TableError::TargetDropped { .. } => "the target is no feature as it is: leave it out of --drop",
+        TableError::NoColumns { .. } => "--drop and --missing apply to csv and parquet",
+        TableError::NeedsColumns { .. } => "give it a csv or parquet file",
+        TableError::NeedsArray { .. } => "give it the same kind of file it was fitted on",
         TableError::UnknownFormat { .. } => "name it with --format csv|parquet|npy|npz|libsvm|idx",
         _ => return None,
     };
     Some(Advice::error(error.to_string(), hint))
 }
 
-fn read_source(path: &Path, format: Option<FormatName>, target: Option<&str>, texts: &[&str]) -> Result<Source> {
-    let found = match format {
-        Some(name) => Ok(name.into()),
-        None => Format::of(path),
-    };
-    let source = found.and_then(|format| read(path, format, target, texts));
-    source.map_err(|error| advise(&error).unwrap_or_else(|| error.into()))
-}
-
-fn prepare(args: &Args) -> Result<Prepared> {
-    let source = read_source(&args.data, args.format, args.target.as_deref(), &[])?;
-    match source {
-        Source::Arrays { features, target, image } => {
-            if !args.drop.is_empty() {
-                return Err(Advice::error(
-                    "--drop names columns, but this file has none",
-                    "it applies to csv and parquet",
-                ));
-            }
-            if args.missing != MissingName::Error {
-                return Err(Advice::error(
-                    "--missing is about columns, but this file has none",
-                    "it applies to csv and parquet",
-                ));
-            }
-            let target = target.ok_or_else(|| {
-                Advice::error("this file does not say what to predict", "name the target's array or file with --target")
-            })?;
-            Ok(Prepared { features, target, target_name: None, recipe: None, names: None, image })
-        }
-        Source::Frame(frame) => {
-            let name = args.target.clone().ok_or_else(|| {
-                let known: Vec<&str> = frame.columns.iter().take(20).map(|column| column.name.as_str()).collect();
-                Advice::error(
-                    "which column is to be predicted?",
-                    format!("add --target with one of: {}", known.join(", ")),
-                )
-            })?;
-            let column = frame.column(&name)?;
-            for dropped in &args.drop {
-                frame.column(dropped)?;
-                if *dropped == name {
-                    return Err(Advice::error(
-                        format!("--drop {name}: that is the target"),
-                        "the target is no feature as it is",
-                    ));
-                }
-            }
-            let mut left_out: Vec<&str> = args.drop.iter().map(String::as_str).collect();
-            left_out.push(&name);
-            let recipe = Recipe::learn(&frame, &left_out, args.missing.into()).map_err(|e| explain(e.into()))?;
-            let rows = recipe.usable_rows(&frame, Some(column)).map_err(|e| explain(e.into()))?;
-            let target = Target::of_column(column, &rows).map_err(|e| explain(e.into()))?;
-            let (dense, _) = recipe.apply(&frame, &rows).map_err(|e| explain(e.into()))?;
-            if rows.len() < frame.rows() && !args.quiet {
-                eprintln!("left out {} of {} rows with missing values", frame.rows() - rows.len(), frame.rows());
-            }
-            let names = Some(recipe.feature_names());
-            let features = Matrix::Double(afterfit::objective::Features::Dense(dense));
-            Ok(Prepared { features, target, target_name: Some(name), recipe: Some(recipe), names, image: None })
-        }
-    }
-}
-
-fn choose_model(args: &Args, table: &Prepared) -> Result<(ModelChoice, &'static str, &'static str)> {
+fn choose_model(args: &Args, table: &Table) -> Result<(ModelChoice, &'static str, &'static str)> {
     let classes = table.target.looks_like_classes();
     let text = matches!(table.target, Target::Text(_));
     let (name, why) = match args.model {
@@ -485,7 +380,7 @@ fn refuse_pointless(args: &Args, model: ModelChoice) -> Result<()> {
 }
 
 /// Whether a linear or kernel model takes the target as classes.
-fn treat_as_classes(args: &Args, table: &Prepared) -> bool {
+fn treat_as_classes(args: &Args, table: &Table) -> bool {
     match args.target_as {
         Some(kind) => kind == TargetKind::Classes,
         None => match args.model {
@@ -495,15 +390,15 @@ fn treat_as_classes(args: &Args, table: &Prepared) -> bool {
     }
 }
 
-fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Settings> {
+fn settings(args: &Args, model: ModelChoice, table: &Table) -> Result<Settings> {
     let validation = match (&args.test, args.cv) {
         (Some(file), _) => {
             // An npz array goes by the same name in both; an IDX or npy target names the training table's own file.
-            let by_name = matches!(args.format.map(Format::from).or(Format::of(file).ok()), Some(Format::Npz));
+            let by_name = matches!(args.format.or(Format::of(file).ok()), Some(Format::Npz));
             let named = args.test_target.as_deref().or(args.target.as_deref().filter(|_| by_name));
-            let (name, text_target) = (table.target_name.as_deref(), matches!(table.target, Target::Text(_)));
-            let Alike { features, target, left_out } =
-                read_like(file, args.format, named, table.recipe.as_ref(), name, text_target, args.quiet)?;
+            let Alike { features, target, left_out, unseen } =
+                table.read_alike(file, args.format, named).map_err(|e| explain(e.into()))?;
+            warn_unseen(&unseen, args.quiet);
             if !left_out.is_empty() && !args.quiet {
                 eprintln!("{}: left out {} rows with missing values", file.display(), left_out.len());
             }
@@ -564,54 +459,12 @@ fn settings(args: &Args, model: ModelChoice, table: &Prepared) -> Result<Setting
     })
 }
 
-/// A table read the way a model was fitted.
-pub(crate) struct Alike {
-    pub(crate) features: Matrix,
-    pub(crate) target: Option<Target>,
-    /// Rows of the file, rising, that a recipe leaves out for their missing values.
-    pub(crate) left_out: Vec<usize>,
-}
-
-/// Reads another table the way the first was read.
-pub(crate) fn read_like(
-    path: &Path,
-    format: Option<FormatName>,
-    target: Option<&str>,
-    recipe: Option<&Recipe>,
-    target_name: Option<&str>,
-    text_target: bool,
-    quiet: bool,
-) -> Result<Alike> {
-    let mut texts = recipe.map(Recipe::texts).unwrap_or_default();
-    texts.extend(target_name.filter(|_| text_target));
-    let source = read_source(path, format, target, &texts)?;
-    match (source, recipe) {
-        (Source::Arrays { features, target, .. }, None) => Ok(Alike { features, target, left_out: Vec::new() }),
-        (Source::Arrays { .. }, Some(_)) => Err(Advice::error(
-            format!("{}: this model was fitted on named columns, but the file has none", path.display()),
-            "give it a csv or parquet file",
-        )),
-        (Source::Frame(_), None) => Err(Advice::error(
-            format!("{}: this model was fitted on a bare array, not on named columns", path.display()),
-            "give it the same kind of file it was fitted on",
-        )),
-        (Source::Frame(frame), Some(recipe)) => {
-            let column = target_name.and_then(|name| frame.column(name).ok());
-            let rows = recipe.usable_rows(&frame, None).map_err(|e| explain(e.into()))?;
-            let (dense, unseen) = recipe.apply(&frame, &rows).map_err(|e| explain(e.into()))?;
-            for unseen in unseen.iter().filter(|_| !quiet) {
-                eprintln!(
-                    "warning: column \"{}\": {} row(s) hold texts the model does not know (\"{}\", for one); they count as none of the known ones",
-                    unseen.column, unseen.count, unseen.example
-                );
-            }
-            let target = column
-                .map(|column| Target::of_column(column, &rows))
-                .transpose()
-                .with_context(|| path.display().to_string())?;
-            let left_out = (0..frame.rows()).filter(|row| rows.binary_search(row).is_err()).collect();
-            let features = Matrix::Double(afterfit::objective::Features::Dense(dense));
-            Ok(Alike { features, target, left_out })
-        }
+/// What users should hear of texts that a model does not know.
+pub(crate) fn warn_unseen(unseen: &[Unseen], quiet: bool) {
+    for unseen in unseen.iter().filter(|_| !quiet) {
+        eprintln!(
+            "warning: column \"{}\": {} row(s) hold texts the model does not know (\"{}\", for one); they count as none of the known ones",
+            unseen.column, unseen.count, unseen.example
+        );
     }
 }

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use afterfit::model::{Kind, Model, largest, probabilities};
+use afterfit::model::{Kind, Model, argmax, probabilities};
+use afterfit::table::{Alike, Format};
 use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 
-use crate::fit::{Alike, FormatName, read_like};
+use crate::fit::{explain, warn_unseen};
 use crate::output;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -27,8 +28,8 @@ pub(crate) struct Args {
     /// A table with the same columns (others are ignored; the target need not be there).
     data: PathBuf,
     /// The table's format, if its name does not tell.
-    #[arg(long, value_enum)]
-    format: Option<FormatName>,
+    #[arg(long, value_parser = crate::strengths::one_of::<Format>(&Format::NAMES))]
+    format: Option<Format>,
     /// How to print.
     #[arg(long, value_enum, default_value_t = Style::Csv)]
     style: Style,
@@ -51,8 +52,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     output::require_outputs(&outputs, &[&args.data, &args.model], args.force)?;
     let model = Model::load(&args.model)?;
     let about = &model.about;
-    let Alike { features, left_out, .. } =
-        read_like(&args.data, args.format, None, about.recipe.as_ref(), None, false, args.quiet)?;
+    let Alike { features, left_out, unseen, .. } =
+        about.columns.read(&args.data, args.format, None, None).map_err(|error| explain(error.into()))?;
+    warn_unseen(&unseen, args.quiet);
     let mut scores = model.scores(&features)?;
     if !left_out.is_empty() && !args.quiet {
         let rows = left_out.len() + scores.len() / about.outputs;
@@ -63,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return Err(output::Advice::error(format!("row {row}: the prediction overflows"), "its numbers are too large"));
     }
     let outputs = about.outputs;
-    let name = about.target.clone().unwrap_or_else(|| "prediction".into());
+    let name = about.columns.target.clone().unwrap_or_else(|| "prediction".into());
     let mut text = String::new();
     let mut lines: Vec<String> = Vec::with_capacity(scores.len() / outputs);
     match &about.classes {
@@ -89,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     "leave --probabilities out",
                 ));
             }
-            let found = largest(&scores, outputs);
+            let found = argmax(&scores, outputs);
             if args.probabilities {
                 probabilities(&mut scores, outputs);
             }

@@ -2,6 +2,16 @@
 
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+/// A choice among names that the library knows and reads.
+pub(crate) fn one_of<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
+}
+
 /// How many points a range without `:N` gets.
 const DEFAULT_POINTS: usize = 50;
 /// More than anyone can look at, and a bound on memory.

@@ -56,12 +56,11 @@ use std::path::Path as FilePath;
 
 use afterfit_core::tracker::GroupStep;
 use afterfit_core::{Answer, Nodes, PathInfo, Status, Target, Tracker};
-use safetensors::Dtype;
 use thiserror::Error;
 
 use crate::error::Result;
-use crate::files::dial_file::Copy;
 pub use crate::files::dial_file::{Beside, DialDraft, DialFile, Part};
+use crate::files::dial_file::{Copied, Copy};
 use crate::sums::{Bank, NotFinite, Sums, error_bound};
 
 /// An iterate that a dial cannot take, or a dial with nothing to read.
@@ -115,7 +114,7 @@ pub struct Dial<S = Bank> {
     /// Of a dial in memory: the model's tensors and what else its file holds.
     parts: Vec<Part>,
     beside: Beside,
-    copied: Vec<(String, Dtype, Vec<usize>, Vec<u8>)>,
+    copied: Vec<Copied>,
 }
 
 /// What a dial says at one strength.
@@ -323,8 +322,8 @@ impl Dial {
             return Err(PushError::Empty.into());
         }
         self.sums.iter_mut().for_each(Bank::flush);
-        let copied: Vec<_> =
-            self.copied.iter().map(|(name, dtype, shape, _)| (name.clone(), *dtype, shape.clone())).collect();
+        let describe = |tensor: &Copied| (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
+        let copied: Vec<_> = self.copied.iter().map(describe).collect();
         let precision = afterfit_core::tracker::Precision::F64;
         let draft =
             DialDraft::create(file, &self.tracker, precision, self.parts.clone(), &copied, self.beside.clone())?;
@@ -344,8 +343,8 @@ impl Dial {
                 start += part.len();
             }
         }
-        for (at, (.., bytes)) in self.copied.iter().enumerate() {
-            draft.write_copied(at, bytes)?;
+        for (at, tensor) in self.copied.iter().enumerate() {
+            draft.write_copied(at, &tensor.bytes)?;
         }
         draft.finish(self.sums.iter_mut().map(Sums::reach).collect())?;
         Ok(())

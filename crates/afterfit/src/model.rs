@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::files::FileError;
 use crate::files::safetensors::{KEY, Reader, draft_safetensors, write_f64};
 use crate::objective::{DataError, Dense, Element, Features, Kernel};
-use crate::table::{Matrix, Recipe};
+use crate::table::{Columns, Matrix};
 
 /// What kind of model it is.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -61,10 +61,9 @@ pub struct About {
     pub outputs: usize,
     /// The classes, if it predicts those.
     pub classes: Option<Vec<String>>,
-    /// The target's name.
-    pub target: Option<String>,
-    /// How a named table becomes features; `None` for bare arrays.
-    pub recipe: Option<Recipe>,
+    /// How a table becomes features, and what the target is called.
+    #[serde(flatten)]
+    pub columns: Columns,
 }
 
 const KIND: &str = "model";
@@ -84,8 +83,7 @@ impl About {
             features,
             outputs,
             classes: None,
-            target: None,
-            recipe: None,
+            columns: Columns::default(),
         }
     }
 }
@@ -122,7 +120,7 @@ impl Model {
         if about.classes.as_ref().is_some_and(|classes| classes.len() != about.outputs) {
             return Err(impossible(format!("its classes are not as many as its {} outputs", about.outputs)).into());
         }
-        if about.recipe.as_ref().is_some_and(|recipe| recipe.feature_names().len() != about.features) {
+        if about.columns.recipe.as_ref().is_some_and(|recipe| recipe.feature_names().len() != about.features) {
             return Err(impossible(format!("its columns do not make {} features", about.features)).into());
         }
         let rows = match about.model {
@@ -208,7 +206,7 @@ pub fn probabilities(scores: &mut [f64], classes: usize) {
 
 /// The number of the largest entry of each row; the first of equals.
 #[must_use]
-pub fn largest(scores: &[f64], classes: usize) -> Vec<usize> {
+pub fn argmax(scores: &[f64], classes: usize) -> Vec<usize> {
     let of = |row: &[f64]| (0..row.len()).fold(0, |best, j| if row[j] > row[best] { j } else { best });
     scores.chunks_exact(classes).map(of).collect()
 }

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use choose::choose;
 use files::{make_folder, remove_others, require_free, require_same};
-use plan::{Planned, StrengthArgs, plan};
+use plan::{Asked, Planned, StrengthArgs, plan};
 use show::{copied, describe, inputs_json, listing, warn};
 
 use crate::evaluate::{self, Best};
@@ -426,7 +426,10 @@ fn write_dial(
     }
     let (from, to) = range.ends();
     let nodes = Nodes::new(from, to, args.nodes)?;
-    let weighted = |&l2: &f64| Planned::of("l2".into(), Some(l2), &Weighting::L2(l2), made, Answer::Regularized);
+    let weighted = |&l2: &f64| {
+        let (strength, weighting, answer) = (Some(l2), Weighting::L2(l2), Answer::Regularized);
+        Planned::of(Asked { kind: "l2".into(), strength, weighting, answer }, made)
+    };
     let planned: Result<Vec<Planned>> = nodes.values().iter().map(weighted).collect();
     let mut planned = planned?;
     planned.iter_mut().for_each(|plan| plan.path = args.output.clone());

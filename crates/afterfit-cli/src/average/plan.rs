@@ -94,8 +94,16 @@ impl From<StartArg> for EmaStart {
 }
 
 /// One average asked for.
-pub(super) struct Planned {
+pub(super) struct Asked {
     /// `l2`, `ratio`, `uniform`, `last`, `ema`, `anneal-linear`, …
+    pub(super) kind: String,
+    pub(super) strength: Option<f64>,
+    pub(super) weighting: Weighting,
+    pub(super) answer: Answer,
+}
+
+/// An average whose weights are known.
+pub(super) struct Planned {
     pub(super) kind: String,
     pub(super) strength: Option<f64>,
     pub(super) answer: Answer,
@@ -111,14 +119,8 @@ pub(super) struct Planned {
 
 impl Planned {
     /// Its place is not known yet.
-    pub(super) fn of(
-        kind: String,
-        strength: Option<f64>,
-        weighting: &Weighting,
-        path: &Provenance,
-        answer: Answer,
-    ) -> Result<Self> {
-        let found = path.weights(weighting, answer)?;
+    pub(super) fn of(Asked { kind, strength, weighting, answer }: Asked, path: &Provenance) -> Result<Self> {
+        let found = path.weights(&weighting, answer)?;
         let scheme = match weighting {
             Weighting::L2(_) | Weighting::Schedule { .. } => path.optimizer().to_string(),
             _ => kind.clone(),
@@ -153,13 +155,13 @@ impl StrengthArgs {
         self.list().is_ok_and(|list| !list.is_empty())
     }
 
-    /// Every average asked for: kind, strength, weighting, answer.
-    fn list(&self) -> Result<Vec<(String, Option<f64>, Weighting, Answer)>> {
+    /// Every average asked for.
+    fn list(&self) -> Result<Vec<Asked>> {
         let regularized = self.answer.map_or(Answer::Regularized, Answer::from);
         let normalized = self.answer.map_or(Answer::Normalized, Answer::from);
         let mut list = Vec::new();
         let mut add = |kind: &str, strength: Option<f64>, weighting, answer| {
-            list.push((kind.to_owned(), strength, weighting, answer));
+            list.push(Asked { kind: kind.to_owned(), strength, weighting, answer });
         };
         for &ratio in &self.ratio {
             add("ratio", Some(ratio), Weighting::Ratio(ratio), normalized);
@@ -257,8 +259,5 @@ pub(super) fn plan(args: &StrengthArgs, path: &Provenance) -> Result<Vec<Planned
             "a dial holds any number of them: --dial MIN..MAX",
         ));
     }
-    let one = |(kind, strength, weighting, answer): (String, Option<f64>, Weighting, Answer)| {
-        Planned::of(kind, strength, &weighting, path, answer)
-    };
-    asked.into_iter().map(one).collect()
+    asked.into_iter().map(|asked| Planned::of(asked, path)).collect()
 }

@@ -79,6 +79,19 @@ pub struct Beside {
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
+/// A tensor that is not averaged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Copied {
+    /// Its name in the model.
+    pub name: String,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Its shape, row-major.
+    pub shape: Vec<usize>,
+    /// Its numbers, as they lie in files.
+    pub bytes: Vec<u8>,
+}
+
 /// How the sums of a group came about.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Group {
@@ -453,13 +466,13 @@ impl DialFile {
         })
     }
 
-    /// Name, type, shape and bytes of each tensor that is not averaged.
-    pub fn read_copied(&self) -> Result<Vec<(String, Dtype, Vec<usize>, Vec<u8>)>> {
+    /// The tensors that are not averaged.
+    pub fn read_copied(&self) -> Result<Vec<Copied>> {
         let read = |(name, (dtype, shape, offset)): (&String, &(Dtype, Vec<usize>, u64))| {
             let count: usize = shape.iter().product();
             let mut bytes = vec![0; count * number::size(*dtype).unwrap_or(1) as usize];
             self.file.read(&mut bytes, *offset)?;
-            Ok((name.clone(), *dtype, shape.clone(), bytes))
+            Ok(Copied { name: name.clone(), dtype: *dtype, shape: shape.clone(), bytes })
         };
         self.beside.copied.iter().zip(&self.copied).map(read).collect()
     }

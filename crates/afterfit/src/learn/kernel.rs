@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use super::{
-    Learned, Numbers, Problem, Seconds, Validation, confuse, no_validation, ridge_name, row, row_losses, share_right,
-    spread_of,
+    Learned, Numbers, Problem, Seconds, Validation, accuracy, confusion_matrix, no_validation, ridge_name, row,
+    row_losses, spread_of,
 };
 use crate::error::{Result, require};
 use crate::fit::ridge;
-use crate::model::{About, Kind, Model, largest};
+use crate::model::{About, Kind, Model, argmax};
 use crate::objective::{Element, Features, Kernel, KernelRidge};
 use crate::select::{best, folds, mean_and_error, one_standard_error, split};
 use crate::table::Target;
@@ -97,13 +97,13 @@ impl Problem<'_> {
                 for at in 0..strengths {
                     let scores = predict(at)?;
                     losses.push(row_losses(&scores, &numbers.y, k).iter().sum::<f64>() / table.rows() as f64);
-                    hits.push(share_right(&largest(&scores, k), &numbers.labels));
+                    hits.push(accuracy(&argmax(&scores, k), &numbers.labels));
                 }
                 let at = best(&settings.l2, &losses);
                 let scores = predict(at)?;
                 row_error = Some(mean_and_error(&row_losses(&scores, &numbers.y, k)).1);
                 if targets.classes.is_some() {
-                    confusion = Some(confuse(&largest(&scores, k), &numbers.labels, k));
+                    confusion = Some(confusion_matrix(&argmax(&scores, k), &numbers.labels, k));
                 }
                 judged.push((losses, hits, spread_of(&numbers.y, k)));
             }

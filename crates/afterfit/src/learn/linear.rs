@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use super::{
-    Learned, Numbers, Polish, Problem, Seconds, Validation, confuse, no_validation, ridge_name, row, row_losses, scores,
+    Learned, Numbers, Polish, Problem, Seconds, Validation, confusion_matrix, no_validation, ridge_name, row,
+    row_losses, scores,
 };
 use crate::error::Result;
 use crate::fit::{RidgePath, RidgeRun, ridge};
-use crate::model::{About, Kind, Model, largest};
+use crate::model::{About, Kind, Model, argmax};
 use crate::objective::{Element, Features, Moments, Rows, Shift};
 use crate::select::{best, folds, mean_and_error, one_standard_error, split};
 use crate::table::Target;
@@ -83,7 +84,7 @@ impl Problem<'_> {
             Some((table, numbers)) => {
                 let scores = scores(table, &kept.weights[chosen], &biases[chosen]);
                 if let Some(classes) = &targets.classes {
-                    confusion = Some(confuse(&largest(&scores, classes.len()), &numbers.labels, classes.len()));
+                    confusion = Some(confusion_matrix(&argmax(&scores, classes.len()), &numbers.labels, classes.len()));
                 }
                 mean_and_error(&row_losses(&scores, &numbers.y, targets.outputs)).1
             }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, require};
 use crate::fit::{Point, RidgePath, RidgeRun, SoftmaxRun};
 use crate::model::Model;
 use crate::objective::{DataError, Dense, Element, Features, Kernel, Rows};
-use crate::table::{Matrix, Target};
+use crate::table::{Matrix, Table, Target};
 
 /// Which model to fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -124,8 +124,6 @@ pub struct PolishReport {
     pub l2: f64,
     /// L-BFGS iterations from the averaged model.
     pub iterations: u64,
-    /// From zero.
-    pub cold_iterations: u64,
     /// Length of the gradient that is left.
     pub gradient: f64,
     /// Whether that is as short as it was meant to become.
@@ -163,15 +161,18 @@ pub struct Learned {
 }
 
 /// Fits, compares and chooses.
-pub fn learn(table: Matrix, target: &Target, settings: &Settings) -> Result<Learned> {
-    if table.shape()[0] != target.len() {
-        return Err(shape("the target", target.len(), table.shape()[0]));
+pub fn learn(table: Table, settings: &Settings) -> Result<Learned> {
+    let Table { features, target, columns, .. } = table;
+    if features.shape()[0] != target.len() {
+        return Err(shape("the target", target.len(), features.shape()[0]));
     }
     require(!settings.l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
-    match table {
-        Matrix::Single(x) => learn_typed(x, target, settings),
-        Matrix::Double(x) => learn_typed(x, target, settings),
-    }
+    let mut learned = match features {
+        Matrix::Single(x) => learn_typed(x, &target, settings)?,
+        Matrix::Double(x) => learn_typed(x, &target, settings)?,
+    };
+    learned.model.about.columns = columns;
+    Ok(learned)
 }
 
 fn shape(name: &'static str, found: usize, expected: usize) -> Error {
@@ -196,7 +197,7 @@ impl Units {
             return Self { shift: vec![0.0; x.columns()], scale: vec![1.0; x.columns()] };
         }
         let means = x.means(Rows::All);
-        let spreads = x.spreads(&means);
+        let spreads = x.standard_deviations(&means);
         // A constant feature has nothing to scale, though its spread may come out as rounding.
         let scale = spreads.iter().zip(&means).map(|(&s, &mean)| if s > 1e-12 * mean.abs() { 1.0 / s } else { 1.0 });
         let scale = scale.collect();
@@ -425,13 +426,13 @@ fn spread_of(y: &[f64], outputs: usize) -> f64 {
     y.iter().zip(mean.iter().cycle()).map(|(y, m)| (y - m) * (y - m)).sum::<f64>() / (2.0 * n)
 }
 
-fn share_right(found: &[usize], labels: &[u32]) -> f64 {
+fn accuracy(found: &[usize], labels: &[u32]) -> f64 {
     let right = found.iter().zip(labels).filter(|(found, label)| **found == **label as usize).count();
     right as f64 / labels.len().max(1) as f64
 }
 
 /// `[true class][predicted class]`.
-fn confuse(found: &[usize], labels: &[u32], classes: usize) -> Vec<Vec<usize>> {
+fn confusion_matrix(found: &[usize], labels: &[u32], classes: usize) -> Vec<Vec<usize>> {
     let mut counts = vec![vec![0; classes]; classes];
     found.iter().zip(labels).for_each(|(&found, &label)| counts[label as usize][found] += 1);
     counts

@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
-use super::{Learned, Polish, PolishReport, Problem, Row, Seconds, Validation, confuse, row, scores, share_right};
+use super::{
+    Learned, Polish, PolishReport, Problem, Row, Seconds, Validation, accuracy, confusion_matrix, row, scores,
+};
 use crate::error::Result;
 use crate::fit::{Evaluation, SoftmaxPath, SoftmaxRun, softmax};
-use crate::model::{About, Kind, Model, largest};
+use crate::model::{About, Kind, Model, argmax};
 use crate::objective::{DataError, Element, Features, Objective, Softmax, log_sum_exp};
 use crate::polish::polish;
 use crate::run::RateWarning;
@@ -121,7 +123,7 @@ impl Problem<'_> {
         let confusion = held.map(|(table, labels)| {
             let (matrix, intercepts) = training.split(&models[chosen]);
             let bias = if intercepts.is_empty() { vec![0.0; k] } else { intercepts.to_vec() };
-            confuse(&largest(&scores(&table, matrix, &bias), k), &labels, k)
+            confusion_matrix(&argmax(&scores(&table, matrix, &bias), k), &labels, k)
         });
         let mut notes = vec![format!(
             "{} steps of {} rows at rate {:.3e}; softmax is not quadratic, so averages approximate the regularized models{}",
@@ -150,8 +152,8 @@ impl Problem<'_> {
                 false => format!("as far as L-BFGS came (a gradient of {:.1e} is left)", report.gradient),
             };
             notes.push(format!(
-                "polished λ = {:.3e} {end}: {} iterations from the average, {} from zero",
-                report.l2, report.iterations, report.cold_iterations
+                "polished λ = {:.3e} {end}: {} iterations from the average",
+                report.l2, report.iterations
             ));
         }
         let runs = judged.len() + usize::from(confusion.is_none());
@@ -190,13 +192,12 @@ impl Problem<'_> {
             .map(|at| {
                 let l2 = self.settings.l2[at];
                 let warm = polish(training, l2, &models[at], tolerance)?;
-                let cold = polish(training, l2, &vec![0.0; models[at].len()], tolerance)?;
                 let length = |v: &[f64]| v.iter().map(|v| v * v).sum::<f64>().sqrt();
                 let moved: Vec<f64> = warm.weights.iter().zip(&models[at]).map(|(a, b)| a - b).collect();
                 let moved = length(&moved) / length(&warm.weights).max(f64::MIN_POSITIVE);
                 models[at] = warm.weights;
-                let (iterations, cold_iterations, gradient) = (warm.iterations, cold.iterations, warm.gradient);
-                Ok(PolishReport { l2, iterations, cold_iterations, gradient, converged: gradient <= tolerance, moved })
+                let (iterations, gradient) = (warm.iterations, warm.gradient);
+                Ok(PolishReport { l2, iterations, gradient, converged: gradient <= tolerance, moved })
             })
             .collect()
     }
@@ -209,6 +210,6 @@ fn judge<T: Element>(objective: &Softmax<T>, x: &Features<T>, labels: &[u32], mo
     let bias = if intercepts.is_empty() { vec![0.0; k] } else { intercepts.to_vec() };
     let scores = scores(x, matrix, &bias);
     let loss = scores.chunks_exact(k).zip(labels).map(|(z, &label)| log_sum_exp(z) - z[label as usize]).sum::<f64>();
-    let hits = share_right(&largest(&scores, k), labels);
+    let hits = accuracy(&argmax(&scores, k), labels);
     (loss / labels.len() as f64, Some(hits))
 }

@@ -402,7 +402,7 @@ impl<T: Element> Features<T> {
 
     /// The root mean square of every column around `center`.
     #[must_use]
-    pub fn spreads(&self, center: &[f64]) -> Vec<f64> {
+    pub fn standard_deviations(&self, center: &[f64]) -> Vec<f64> {
         let mut squares = vec![0.0; self.columns()];
         match self {
             Self::Dense(x) => {

@@ -7,14 +7,17 @@ mod arrays;
 mod frame;
 mod idx;
 mod libsvm;
+mod pipeline;
 mod recipe;
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use thiserror::Error;
 
 pub use frame::{Column, Frame, Values};
+pub use pipeline::{Alike, Columns, Table, TableOptions};
 pub use recipe::{ColumnRecipe, Missing, Recipe, Unseen};
 
 use crate::files::FileError;
@@ -87,6 +90,36 @@ pub enum TableError {
         /// How many.
         count: usize,
     },
+    /// Nothing says what to predict.
+    #[error("{}", if columns.is_empty() { "this file does not say what to predict" } else { "which column is to be predicted?" })]
+    NoTarget {
+        /// Some of the columns there are.
+        columns: Vec<String>,
+    },
+    /// The target among the columns to leave out.
+    #[error("column \"{name}\" cannot be left out: it is the target")]
+    TargetDropped {
+        /// Its name.
+        name: String,
+    },
+    /// Something about columns, of a file that has none.
+    #[error("this file has no named columns, and so no {what}")]
+    NoColumns {
+        /// What columns would have.
+        what: &'static str,
+    },
+    /// A bare array where named columns are needed.
+    #[error("{path}: this model was fitted on named columns, but the file has none")]
+    NeedsColumns {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Named columns where a bare array is needed.
+    #[error("{path}: this model was fitted on a bare array, not on named columns")]
+    NeedsArray {
+        /// The file.
+        path: PathBuf,
+    },
     /// A table that nothing can be learned from as it is.
     #[error("{what}")]
     Unusable {
@@ -116,6 +149,9 @@ pub enum Format {
 }
 
 impl Format {
+    /// The names of all formats.
+    pub const NAMES: [&str; 6] = ["csv", "parquet", "npy", "npz", "libsvm", "idx"];
+
     /// The format a file's name speaks of; a final `.gz` is looked through.
     pub fn of(path: &Path) -> Result<Self, TableError> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
@@ -136,6 +172,16 @@ impl Format {
         } else {
             Err(TableError::UnknownFormat { path: path.into() })
         }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let all = [Self::Csv, Self::Parquet, Self::Npy, Self::Npz, Self::Libsvm, Self::Idx];
+        let at = Self::NAMES.iter().position(|known| *known == name);
+        at.map(|at| all[at]).ok_or_else(|| format!("`{name}` is not a format: {}", Self::NAMES.join(", ")))
     }
 }
 

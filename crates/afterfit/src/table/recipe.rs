@@ -18,6 +18,24 @@ pub enum Missing {
     Mean,
 }
 
+impl Missing {
+    /// The names of all choices.
+    pub const NAMES: [&str; 3] = ["error", "drop", "mean"];
+}
+
+impl std::str::FromStr for Missing {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "error" => Ok(Self::Error),
+            "drop" => Ok(Self::Drop),
+            "mean" => Ok(Self::Mean),
+            _ => Err(format!("`{name}` is not one of {}", Self::NAMES.join(", "))),
+        }
+    }
+}
+
 /// A column of a table and what becomes of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -30,7 +48,7 @@ pub enum ColumnRecipe {
         mean: f64,
     },
     /// One feature for each text: 1 where the row has it, 0 elsewhere.
-    Texts {
+    Categorical {
         /// The column's name.
         name: String,
         /// The texts, sorted.
@@ -66,7 +84,7 @@ impl ColumnRecipe {
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
-            Self::Number { name, .. } | Self::Texts { name, .. } => name,
+            Self::Number { name, .. } | Self::Categorical { name, .. } => name,
         }
     }
 }
@@ -83,10 +101,10 @@ impl Recipe {
         Ok(Self { columns, missing })
     }
 
-    /// The columns that are texts.
+    /// The columns that are categorical.
     #[must_use]
-    pub fn texts(&self) -> Vec<&str> {
-        let texts = self.columns.iter().filter(|column| matches!(column, ColumnRecipe::Texts { .. }));
+    pub fn categorical(&self) -> Vec<&str> {
+        let texts = self.columns.iter().filter(|column| matches!(column, ColumnRecipe::Categorical { .. }));
         texts.map(ColumnRecipe::name).collect()
     }
 
@@ -95,7 +113,9 @@ impl Recipe {
     pub fn feature_names(&self) -> Vec<String> {
         let of = |column: &ColumnRecipe| match column {
             ColumnRecipe::Number { name, .. } => vec![name.clone()],
-            ColumnRecipe::Texts { name, values } => values.iter().map(|value| format!("{name}={value}")).collect(),
+            ColumnRecipe::Categorical { name, values } => {
+                values.iter().map(|value| format!("{name}={value}")).collect()
+            }
         };
         self.columns.iter().flat_map(of).collect()
     }
@@ -141,7 +161,7 @@ impl Recipe {
                         ),
                     });
                 }
-                (ColumnRecipe::Texts { name, values: known }, given) => {
+                (ColumnRecipe::Categorical { name, values: known }, given) => {
                     let mut unseen = Unseen { column: name.clone(), example: String::new(), count: 0 };
                     for (out, &row) in values.chunks_exact_mut(width).zip(rows) {
                         let text = match given {
@@ -204,7 +224,7 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, Table
                     limit: MOST_CATEGORIES,
                 });
             }
-            Ok(ColumnRecipe::Texts { name, values })
+            Ok(ColumnRecipe::Categorical { name, values })
         }
     }
 }
