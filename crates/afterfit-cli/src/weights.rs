@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use afterfit::checkpoint::RateSource;
-use afterfit::mass::Rule;
+use afterfit::path::Rule;
 use afterfit::{Answer, Optimizer, PathInfo};
 use anyhow::Result;
 use serde::Serialize;

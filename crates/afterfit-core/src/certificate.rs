@@ -4,10 +4,12 @@
 //! `ε = Σ_k |p_k − Σ_j a_j q_k^{(j)}|` bounds the error of every coordinate by `ε · max_k |w_k − c|`. Only scalars enter: it can
 //! be asked before training.
 
+use crate::decays::Walk;
 use crate::error::{OutOfRange, require};
-use crate::mass::{Mass, Rule, Walk};
-use crate::nodes::{Family, Nodes};
+use crate::mass::Mass;
+use crate::nodes::{Family, Nodes, beta};
 use crate::path::PathInfo;
+use crate::path::Rule;
 
 /// The share of every iterate in a sum, step by step, when K iterates `w_0 … w_{K−1}` have come in.
 #[derive(Debug, Clone)]
@@ -64,11 +66,6 @@ impl<'a> Profile<'a> {
     fn is_spent(&self) -> bool {
         matches!(self, Self::L2 { mass, .. } if mass.left() < 1e-20)
     }
-}
-
-/// β of a time constant τ.
-pub(crate) fn beta(time: f64) -> f64 {
-    1.0 - 1.0 / time
 }
 
 /// Steps compared at a time: the shares of all sums stay in cache.
@@ -220,7 +217,7 @@ pub fn certificates(nodes: &Nodes, path: &PathInfo, values: &[f64]) -> Result<Ve
     let mut sums: Vec<Profile> = nodes.values().iter().map(|&value| at(value)).collect();
     let compare = |&value: &f64| {
         // EMAs decay once more when the last iterate comes.
-        let decay = |value| crate::tracker::last_decay(family, value, path.steps());
+        let decay = |value| family.keeps(value, path.steps());
         let coefficients = nodes.coefficients(value).into_iter().zip(nodes.values()).map(|(l, &node)| l * decay(node));
         Comparison { profile: at(value), scale: decay(value), coefficients: coefficients.collect() }
     };

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{OutOfRange, require_l2};
-use crate::mass::Rule;
 use crate::optimizer::Optimizer;
 use crate::path::PathInfo;
+use crate::path::Rule;
 use crate::status::{Reason, Standing, Status};
 
 /// Whose masses weigh a group's iterates.

@@ -9,7 +9,8 @@
 //! | [`rates`] | which rate each step had |
 //! | [`optimizer`] | what an optimizer does with a gradient: its momentum, effective rate and gain |
 //! | [`path`] | what made this path |
-//! | [`mass`] | λ → the weight of every iterate: **the** recursion, and the index convention |
+//! | [`mass`] | how mass is handed out: **the** recursion, and the index convention |
+//! | [`decays`] | λ → the weight of every iterate: closed forms, and looking ahead |
 //! | [`adjoint`](mod@adjoint) | the same for any other linear method |
 //! | [`groups`] | parameter groups: one mass for all, or a mass for each |
 //! | [`stride`] | who gets the weight of an iterate that was not kept |
@@ -33,6 +34,7 @@
 
 pub mod adjoint;
 pub mod certificate;
+pub mod decays;
 pub mod error;
 pub mod groups;
 pub mod mass;
@@ -53,7 +55,7 @@ pub use groups::{GroupMasses, Groups};
 pub use mass::{Answer, Decay, Mass};
 pub use nodes::{Family, Nodes};
 pub use optimizer::{Heuristic, Optimizer};
-pub use path::PathInfo;
+pub use path::{PathInfo, Rule};
 pub use rates::{RateRun, Rates};
 pub use status::{Reason, Standing, Status};
 pub use stride::Stride;

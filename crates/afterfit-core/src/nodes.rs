@@ -32,6 +32,16 @@ impl fmt::Display for Family {
 }
 
 impl Family {
+    /// What a sum of the family keeps of itself when iterate k comes in: EMAs forget, λ keeps all.
+    pub(crate) fn keeps(self, value: f64, k: u64) -> f64 {
+        match self {
+            Self::L2 => 1.0,
+            Self::Ema => beta(value),
+            Self::PowerEma if k == 0 => 0.0,
+            Self::PowerEma => ((k - 1) as f64 / k as f64).powf(value),
+        }
+    }
+
     fn require(self, value: f64) -> Result<(), OutOfRange> {
         match self {
             Self::L2 => crate::error::require_l2(value),
@@ -43,6 +53,11 @@ impl Family {
             }
         }
     }
+}
+
+/// β of a time constant τ.
+pub(crate) fn beta(time: f64) -> f64 {
+    1.0 - 1.0 / time
 }
 
 /// Chebyshev nodes over a range of a family's parameter, evenly spread in angle over its log, smallest first.

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{MOST_GAIN, OutOfRange, require};
-use crate::mass::Rule;
 use crate::optimizer::{Optimizer, Row};
 use crate::rates::Rates;
 use crate::status::{Reason, Status};
@@ -35,6 +34,17 @@ pub struct PathInfo {
 
 fn one() -> [usize; 2] {
     [1, 1]
+}
+
+/// How decays follow from the rates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// From each step's own rate; an identity on this path.
+    Closed,
+    /// From all the rates to come; an identity on any schedule.
+    LookAhead,
+    /// From each step's own rate, as if it had always been that; a guess where rates or momenta change.
+    Product,
 }
 
 impl PathInfo {
@@ -110,6 +120,20 @@ impl PathInfo {
         // Rows before the optimizer has settled are each their own stretch.
         let settled = self.optimizer.settled(self.row(step).momentum);
         if step < settled { step } else { start.max(settled) }
+    }
+
+    /// The rule that is exact on this path, or the nearest there is.
+    #[must_use]
+    pub fn rule(&self) -> Rule {
+        let lists = [Some(&self.rates), self.momenta.as_ref(), self.gains.as_ref()];
+        let constant = lists.into_iter().flatten().all(|list| list.is_constant());
+        match self.optimizer {
+            Optimizer::NesterovPaper { .. } if !constant || self.gains.is_some() => Rule::Product,
+            Optimizer::HeavyBall { dampening, .. } if dampening > 0.0 || !constant => Rule::LookAhead,
+            Optimizer::Nesterov { .. } if !constant => Rule::LookAhead,
+            Optimizer::Adam { .. } => Rule::LookAhead,
+            _ => Rule::Closed,
+        }
     }
 
     /// Exact, approximation or heuristic, for an ℓ2 strength on this path.

@@ -6,12 +6,14 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::certificate::{Comparison, Profile, beta, fit, misfits};
+use crate::certificate::{Comparison, Profile, fit, misfits};
+use crate::decays::Walk;
 use crate::error::{OutOfRange, require, require_gain, require_l2, require_momentum};
 use crate::groups::{GroupMasses, reference};
-use crate::mass::{Answer, Mass, Rule, Walk};
-use crate::nodes::{Family, Nodes};
+use crate::mass::{Answer, Mass};
+use crate::nodes::{Family, Nodes, beta};
 use crate::path::PathInfo;
+use crate::path::Rule;
 use crate::rates::{MOST_STEPS, Rates};
 use crate::status::Status;
 
@@ -302,7 +304,7 @@ impl Tracker {
                         }
                         // The centre has no share: EMAs begin with w_1.
                         family => {
-                            let scale = last_decay(family, value, k);
+                            let scale = family.keeps(value, k);
                             (if k == 0 { 0.0 } else { 1.0 - scale }, scale)
                         }
                     };
@@ -476,7 +478,7 @@ impl Tracker {
             }
             (_, family) => {
                 let family = family.unwrap_or(Family::Ema);
-                let stays = last_decay(family, value, steps);
+                let stays = family.keeps(value, steps);
                 let profile = whole(family, value, Rule::LookAhead, 1.0);
                 (profile, stays / mass, (1.0 - stays) / mass)
             }
@@ -494,7 +496,7 @@ impl Tracker {
                         // S/P is interpolated, not S: where little mass is spent both are small, and their quotient is not.
                         (Family::L2, Answer::Normalized) => inverse(spent(kept, node, self.rule, steps)),
                         // (Debiasing divides the interpolated EMA by a number that is known exactly.)
-                        (family, _) => last_decay(family, node, steps) / mass,
+                        (family, _) => family.keeps(node, steps) / mass,
                     };
                 }
             }
@@ -560,16 +562,6 @@ fn extend(list: &mut Option<Rates>, steps: u64, usual: f64, value: f64) {
         return;
     }
     list.get_or_insert_with(|| Rates::constant(usual, steps)).push(value);
-}
-
-/// What an EMA keeps of itself when iterate k comes in; λ keeps all.
-pub(crate) fn last_decay(family: Family, value: f64, k: u64) -> f64 {
-    match family {
-        Family::L2 => 1.0,
-        Family::Ema => beta(value),
-        Family::PowerEma if k == 0 => 0.0,
-        Family::PowerEma => ((k - 1) as f64 / k as f64).powf(value),
-    }
 }
 
 /// P: the mass that the first steps together have spent, summed from its parts.

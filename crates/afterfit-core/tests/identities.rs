@@ -5,7 +5,7 @@
 
 mod common;
 
-use afterfit_core::mass::Rule;
+use afterfit_core::path::Rule;
 use afterfit_core::{Answer, Decay, Heuristic, Optimizer, PathInfo, Rates};
 use common::*;
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use afterfit_core::mass::Rule;
+use afterfit_core::path::Rule;
 use afterfit_core::{Answer, Decay, Optimizer, PathInfo, Rates};
 use common::{Rng, *};
 use proptest::prelude::*;

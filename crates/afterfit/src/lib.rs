@@ -65,8 +65,8 @@ pub use afterfit_core::{
 };
 #[doc(no_inline)]
 pub use afterfit_core::{
-    adjoint, certificate, groups, mass, nodes, optimizer, path, plan, rates, schedule, status, stride, theory, tracker,
-    weighting,
+    adjoint, certificate, decays, groups, mass, nodes, optimizer, path, plan, rates, schedule, status, stride, theory,
+    tracker, weighting,
 };
 pub use error::{Error, Result};
 pub use threads::set_threads;

@@ -1,6 +1,7 @@
 //! What the library promises, checked on random problems. One binary, so that it links once.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod architecture;
 mod bad_input;
 mod bracket;
 mod checkpoints;
