@@ -1,6 +1,32 @@
 //! Every average in use, as one weight for each kept iterate.
 //!
 //! λ and [`Weighting::Schedule`] follow from what made the path; the others from the steps at which iterates were kept.
+//!
+//! ```
+//! use afterfit_core::schedule::Shape;
+//! use afterfit_core::weighting::{EmaStart, Weighting, Window, gamma_of};
+//! use afterfit_core::{Answer, Optimizer, PathInfo, Rates, Stride};
+//!
+//! // Checkpoints after every 100 of 1000 steps of AdamW at a rate of 1e-3.
+//! let kept: Vec<u64> = (0..=10).map(|k| 100 * k).collect();
+//! let path = PathInfo::new(Optimizer::Adam { beta1: 0.9, weight_decay: 0.1 }, Rates::constant(1e-3, 1000));
+//! for weighting in [
+//!     Weighting::L2(3.0),
+//!     Weighting::Ratio(0.99),
+//!     Weighting::Mean(Window::Share(0.2)),
+//!     Weighting::Ema { decay: 0.99, start: EmaStart::Update },
+//!     Weighting::PowerEma { gamma: gamma_of(0.1)? },
+//!     Weighting::Anneal { shape: Shape::OneMinusSqrt, window: Window::Last(5) },
+//!     Weighting::Schedule { shape: Shape::Linear, window: Window::Steps(500) },
+//!     Weighting::Wise(0.5),
+//!     Weighting::Iterate(700),
+//! ] {
+//!     let found = weighting.weights(&kept, Some(&path), Answer::Regularized, Stride::Linear)?;
+//!     println!("{:?}: {}, {}", found.weights, found.status.standing, found.status.reason);
+//!     assert!((found.weights.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+//! }
+//! # Ok::<(), afterfit_core::OutOfRange>(())
+//! ```
 
 use std::fmt;
 use std::ops::Range;

@@ -69,4 +69,10 @@ pub use afterfit_core::{
     tracker, weighting,
 };
 pub use error::{Error, Result};
+
+/// The README's examples are compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
+
 pub use threads::set_threads;

@@ -3,6 +3,35 @@
 //! Files are hostile until proven otherwise: every size is checked against the file before memory is set aside, and
 //! nothing in a pickle is ever executed. A [`Checkpoint`] knows its tensors' places, not their numbers; a [`Series`] is
 //! a run of checkpoints that agree; [`stream`](mod@stream) reads them chunk by chunk and hands sums to files.
+//!
+//! ```
+//! use std::path::{Path, PathBuf};
+//!
+//! use afterfit::checkpoint::{Average, Format, Layout, PathSettings, Provenance, Series, expand};
+//! use afterfit::{Answer, Weighting};
+//!
+//! # fn main() -> afterfit::Result<()> {
+//! # let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/wrapped");
+//! # let out = tempfile::tempdir().expect("a folder");
+//! # let out = out.path();
+//! // A folder of checkpoints, saved after steps 0, 10, 20 and 30; rates and optimizer are in them.
+//! let paths: Vec<PathBuf> = expand(&[folder], None)?;
+//! let series = Series::open(&paths, None, &[])?;
+//! let path = Provenance::of(&series, &[0, 10, 20, 30], &PathSettings::default(), true)?;
+//!
+//! // Every strength in one pass.
+//! let mut averages = Vec::new();
+//! for l2 in [0.01, 0.1, 1.0] {
+//!     let found = path.weights(&Weighting::L2(l2), Answer::Regularized)?;
+//!     println!("λ = {l2}: {}, {}", found.status.standing, found.status.reason);
+//!     let file = out.join(format!("l2-{l2}.safetensors"));
+//!     averages.push(Average { path: file, weights: found.weights, record: "{}".into() });
+//! }
+//! let layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: true, memory: None };
+//! series.write(&averages, &layout, &|_| {})?;
+//! assert!(out.join("l2-0.1.safetensors").exists());
+//! # Ok(()) }
+//! ```
 
 mod archive;
 mod dial;

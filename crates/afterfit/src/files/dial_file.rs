@@ -4,6 +4,30 @@
 //! (`rates/0`, `rate_steps/0`, and likewise `momenta`, `gains` where they changed); then a copy of the model's tensors for the
 //! centre (`center/NAME`), the last iterate (`last/NAME`) and every sum (`sum-00/NAME`, …), in f64 or, from a GPU, in f32; and
 //! under `copied/NAME` what averaging leaves alone. What the header holds besides is kept when the dial is written again.
+//!
+//! ```
+//! use afterfit::dial::{Dial, DialFile};
+//! use afterfit::tracker::Precision;
+//! use afterfit::{Answer, Nodes, Optimizer, PathInfo, Rates, Target};
+//!
+//! # fn main() -> afterfit::Result<()> {
+//! # let folder = tempfile::tempdir().expect("a folder");
+//! # let file = folder.path().join("run.dial");
+//! # let path = PathInfo::new(Optimizer::Sgd, Rates::new());
+//! # let mut dial = Dial::new(vec![Nodes::new(1e-2, 1.0, 8)?], &path, &[0.0, 0.0])?;
+//! # for step in 0..50 { dial.push(&[f64::from(step), 1.0], 0.1)?; }
+//! # dial.finish(&[50.0, 1.0])?;
+//! # dial.save(&file)?;
+//! // What a dial can tell, without reading its numbers …
+//! let about = DialFile::open(&file)?;
+//! let reading = about.tracker.read(0, &Target::L2(0.1), Answer::Regularized, Precision::F64)?;
+//! println!("{} steps; at λ = 0.1 off by at most {}", about.tracker.steps(), reading.certificate * about.reach[0]);
+//!
+//! // … and the model.
+//! let model = Dial::load(&file)?.read(0.1, Answer::Regularized)?;
+//! assert_eq!(model.weights.len(), 2);
+//! # Ok(()) }
+//! ```
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
