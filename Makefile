@@ -32,6 +32,7 @@ test-heavy: $(VENV)/ready $(TORCH_VENV)/ready
 	cargo build --release
 	tests/browser.sh target/release/afterfit
 	$(TORCH_VENV)/bin/python tests/checkpoints.py target/release/afterfit --torch
+	$(TORCH_VENV)/bin/python tests/weightings.py target/release/afterfit
 	cargo run --release -p paper -- all check
 
 # The networks on libtorch, on a CPU: lint, build, PyTorch's numbers, resuming, dials, the command from end to end.
@@ -66,6 +67,7 @@ fuzz:
 lint:
 	cargo fmt --check
 	cargo clippy $(EVERYDAY) --all-targets -- -D warnings
+	cargo clippy -p afterfit --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(EVERYDAY) --no-deps
 
 doc:

@@ -429,7 +429,7 @@ fn settings(args: &Args, model: ModelChoice, table: &Table) -> Result<Settings> 
             ));
         }
         _ => {
-            let optimizer = named.named("preconditioned")?;
+            let optimizer = named.named("preconditioned", None)?;
             let method = (model == ModelChoice::Softmax).then(|| Method::of(optimizer)).transpose();
             (Some(optimizer), method.map_err(afterfit::Error::from)?)
         }

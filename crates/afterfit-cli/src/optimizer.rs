@@ -39,16 +39,19 @@ fn listing() -> String {
 }
 
 impl OptimizerArgs {
-    /// The optimizer that was named, or the one of this name.
-    pub(crate) fn named(&self, default: &str) -> Result<Optimizer> {
+    /// The optimizer that was named, or the one of this name; constants that are not given are those of `like`, if that is of
+    /// the same name.
+    pub(crate) fn named(&self, default: &str, like: Option<Optimizer>) -> Result<Optimizer> {
+        let name = self.optimizer.as_deref().unwrap_or(default);
+        let other = like.filter(|like| like.name() == name).map(|like| like.constants()).unwrap_or_default();
         let constants = Constants {
-            momentum: self.momentum,
-            dampening: self.dampening,
-            alpha: self.alpha,
-            beta1: self.beta1,
-            weight_decay: None,
+            momentum: self.momentum.or(other.momentum),
+            dampening: self.dampening.or(other.dampening),
+            alpha: self.alpha.or(other.alpha),
+            beta1: self.beta1.or(other.beta1),
+            weight_decay: other.weight_decay,
         };
-        Optimizer::named(self.optimizer.as_deref().unwrap_or(default), constants).map_err(advise)
+        Optimizer::named(name, constants).map_err(advise)
     }
 }
 

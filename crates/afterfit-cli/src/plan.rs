@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "steps count only through rate × steps: plan with ten times the rate and a tenth of the steps",
         ));
     }
-    let path = PathInfo::new(args.optimizer.named("sgd")?, args.rate.rates(args.steps)?);
+    let path = PathInfo::new(args.optimizer.named("sgd", None)?, args.rate.rates(args.steps)?);
     let found = plan(Family::L2, from, to, &path, args.params as usize, args.tolerance)?;
     if args.json {
         return json(&found);

@@ -43,7 +43,7 @@ struct Output {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let optimizer = args.optimizer.named("sgd")?;
+    let optimizer = args.optimizer.named("sgd", None)?;
     if args.steps > MOST_STEPS {
         return Err(Advice::error(
             format!("--steps {} is more than the {MOST_STEPS} that can be listed", args.steps),

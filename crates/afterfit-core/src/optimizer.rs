@@ -207,6 +207,23 @@ impl Optimizer {
         Ok(optimizer)
     }
 
+    /// What its name does not say: with both, [`named`](Self::named) makes it again.
+    #[must_use]
+    pub fn constants(&self) -> Constants {
+        let none = Constants::default();
+        match *self {
+            Self::HeavyBall { momentum, dampening } => {
+                Constants { momentum: Some(momentum), dampening: Some(dampening), ..none }
+            }
+            Self::Nesterov { momentum } => Constants { momentum: Some(momentum), ..none },
+            Self::NesterovPaper { alpha } => Constants { alpha: Some(alpha), ..none },
+            Self::Adam { beta1, weight_decay } => {
+                Constants { beta1: Some(beta1), weight_decay: Some(weight_decay), ..none }
+            }
+            _ => none,
+        }
+    }
+
     /// Its name among [`NAMES`]; coordinatewise descent has none of its own there.
     #[must_use]
     pub fn name(&self) -> String {

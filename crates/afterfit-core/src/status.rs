@@ -44,8 +44,14 @@ pub enum Reason {
     SecondMoments,
     /// The optimizer's updates are not affine in the gradient.
     NotAffine(Heuristic),
-    /// Groups whose rates neither stay constant nor proportional.
+    /// A mass for each parameter group.
     Groups,
+    /// Nothing says which tensor is in which parameter group, or only their order does.
+    GroupOrder,
+    /// The optimizer changes along the path.
+    ChangingOptimizer,
+    /// An optimizer that is not known.
+    UnknownOptimizer,
     /// The path's first steps are missing.
     MissingStart,
     /// Iterates between the kept ones are stood in for.
@@ -84,7 +90,10 @@ impl fmt::Display for Reason {
                     "{name}'s updates are not affine in the gradient: weighted like sgd, and no λ stands behind it"
                 );
             }
-            Self::Groups => "parameter groups whose rates neither stay the same nor in proportion: a mass for each",
+            Self::Groups => "a mass for each parameter group: exact only where groups do not act on each other",
+            Self::GroupOrder => "which tensor is in which parameter group is not known for certain",
+            Self::ChangingOptimizer => "the optimizer changes along the path: the first is used for all of it",
+            Self::UnknownOptimizer => "the checkpoints come from an optimizer that is not known: weighted like sgd",
             Self::MissingStart => "the path's first steps are missing: the first checkpoint stands in for them",
             Self::Strided => "steps between checkpoints are stood in for by their neighbours",
             Self::Unresolved => "unresolved: too much of this λ's mass falls between the first two checkpoints",

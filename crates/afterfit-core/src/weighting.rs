@@ -245,8 +245,8 @@ impl Weighting {
             (Self::Anneal { .. }, _) => Status::heuristic(Reason::Annealing),
             (Self::Schedule { .. }, Some(path)) => match path.status() {
                 Status { standing: Standing::Exact, .. } if recursive(path) => Status::exact(Reason::OtherSchedule),
-                Status { standing: Standing::Exact, .. } => Status::approximation(Reason::ChangingRate),
-                worse => worse,
+                Status { standing: Standing::Heuristic, reason } => Status::heuristic(reason),
+                _ => Status::approximation(Reason::OtherSchedule),
             },
             (Self::Iterate(_), _) => Status::exact(Reason::OneIterate),
             (Self::Manual(_), _) => Status::heuristic(Reason::ByHand),
@@ -298,7 +298,7 @@ impl Weighting {
                 let given = strided(&every, &steps, stride)?;
                 if from > 0 && path.row(from).momentum > 0.0 {
                     // The buffer at the window's start came from iterates before it.
-                    status = status.unless_worse(Status::approximation(Reason::ChangingRate));
+                    status = status.unless_worse(Status::approximation(Reason::OtherSchedule));
                 }
                 if gaps(path) {
                     status = status.unless_worse(Status::approximation(Reason::Strided));
@@ -356,9 +356,25 @@ impl Weighting {
                 require(*inv_gamma > 0.0 && inv_gamma.is_finite(), "inv_gamma", *inv_gamma, "above 0 and finite")?;
                 require(*power > 0.0 && power.is_finite(), "power", *power, "above 0 and finite")?;
                 require((0.0..=*decay).contains(min), "least EMA decay", *min, format!("from 0 to {decay}"))?;
-                moving(count, |k| match k {
+                // An update at every step; between two kept ones, what stays after all of them.
+                let at = |t: u64| match t {
                     1 => 0.0,
-                    _ => (1.0 - (1.0 + (k - 1) as f64 / inv_gamma).powf(-power)).clamp(*min, *decay),
+                    _ => (1.0 - (1.0 + (t - 1) as f64 / inv_gamma).powf(-power)).clamp(*min, *decay),
+                };
+                moving(count, |k| {
+                    let (from, to) = (kept[k - 1] - kept[0] + 1, kept[k] - kept[0]);
+                    let mut stays = 1.0;
+                    for t in from..=to {
+                        if at(t) >= *decay {
+                            // From here on it stands still.
+                            return stays * decay.powf((to - t + 1) as f64);
+                        }
+                        stays *= at(t);
+                        if stays == 0.0 {
+                            break;
+                        }
+                    }
+                    stays
                 })
             }
             Self::PowerEma { gamma } => {

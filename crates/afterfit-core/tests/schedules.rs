@@ -266,7 +266,7 @@ fn what_is_exact_with_momentum() {
     let info = Run::new(heavy(0.9), rates.clone()).info();
     // The last 101 iterates: really decayed from step 300 on, with the buffer it had there.
     let found = of(&info, Window::Last(101));
-    assert_eq!((found.status.standing, found.status.reason), (Standing::Approximation, Reason::ChangingRate));
+    assert_eq!((found.status.standing, found.status.reason), (Standing::Approximation, Reason::OtherSchedule));
     let late: Vec<f64> =
         (0..steps).map(|k| 0.09 * if k < 300 { 1.0 } else { 1.0 - (k - 300) as f64 / 100.0 }).collect();
     let (mean, truth) = (average(&found.weights, &run(heavy(0.9), &rates)), run(heavy(0.9), &late)[steps]);

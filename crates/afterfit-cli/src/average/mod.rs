@@ -153,6 +153,8 @@ struct OutputRow {
     answer: Answer,
     #[serde(skip_serializing_if = "Option::is_none")]
     remaining: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    group_l2: Vec<f64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     skipped: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -225,6 +227,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             reason: plan.status.reason.to_string(),
             answer: plan.answer,
             remaining: plan.remaining,
+            group_l2: plan.group_l2.clone(),
             skipped: skipped.contains(&plan.path),
             score: None,
             best: false,
@@ -306,19 +309,21 @@ fn advise(error: CheckpointError) -> anyhow::Error {
 
 /// What made the path, from the command line and the checkpoints.
 fn provenance(args: &Args, series: &Series, numbers: &[u64]) -> Result<Provenance> {
-    let named = match (&args.optimizer.optimizer, args.optimizer.momentum, args.nesterov) {
-        (Some(_), _, true) => {
-            return Err(Advice::error("--nesterov and --optimizer say the same thing", "use --optimizer nesterov"));
+    // What is not said here is taken from the checkpoints, where they come from the same optimizer.
+    let said = series.trainings.iter().find_map(|training| training.groups.first().and_then(|group| group.optimizer));
+    let options = &args.optimizer;
+    let anything = [options.momentum, options.dampening, options.alpha, options.beta1].iter().any(Option::is_some);
+    let named = match (options.optimizer.as_deref(), options.momentum, args.nesterov) {
+        (Some(name), _, true) if name != "nesterov" => {
+            return Err(Advice::error(format!("--nesterov contradicts --optimizer {name}"), "leave one of them out"));
         }
-        (Some(_), _, false) => Some(args.optimizer.named("sgd")?),
-        (None, None, true) => match series.trainings[0].groups.first().and_then(|group| group.optimizer) {
-            Some(said) if said.momentum() > 0.0 => Some(Optimizer::Nesterov { momentum: said.momentum() }),
-            _ => return Err(Advice::error("--nesterov needs a momentum", "add --momentum M")),
-        },
-        (None, None, false) if args.optimizer.beta1.is_some() => Some(args.optimizer.named("adam")?),
+        (Some(_), ..) => Some(options.named("sgd", said)?),
+        (None, _, true) => Some(options.named("nesterov", said)?),
+        (None, Some(0.0), false) if options.dampening.is_none() => Some(Optimizer::Sgd),
+        (None, Some(_), false) => Some(options.named("heavy-ball", said)?),
+        (None, None, false) if options.beta1.is_some() => Some(options.named("adam", said)?),
+        (None, None, false) if anything => Some(options.named("sgd", said)?),
         (None, None, false) => None,
-        (None, Some(0.0), false) => Some(Optimizer::Sgd),
-        (None, Some(_), nesterov) => Some(args.optimizer.named(if nesterov { "nesterov" } else { "heavy-ball" })?),
     };
     let settings = PathSettings {
         rates: match (&args.rate, &args.rates) {

@@ -35,11 +35,11 @@ pub(crate) struct StrengthArgs {
     /// The same, by the steps after which half of it is gone.
     #[arg(long, value_name = "STEPS", value_delimiter = ',')]
     half_life: Vec<f64>,
-    /// How an EMA starts.
-    #[arg(long, value_enum, default_value_t = StartArg::First, value_name = "HOW")]
-    ema_start: StartArg,
+    /// How an EMA starts [default: first].
+    #[arg(long, value_enum, value_name = "HOW")]
+    ema_start: Option<StartArg>,
     /// EMA whose decay grows like 1 − t^(−POWER) up to that of --ema, as ema-pytorch and timm warm it up.
-    #[arg(long, value_name = "POWER", requires = "ema", conflicts_with = "half_life", num_args = 0..=1, default_missing_value = "0.6666666666666666")]
+    #[arg(long, value_name = "POWER", requires = "ema", conflicts_with_all = ["half_life", "ema_start"], num_args = 0..=1, default_missing_value = "0.6666666666666666")]
     ema_warmup: Option<f64>,
     /// Power-function EMA (Karras et al. 2024), by its width: 0.05 is narrow, 0.25 wide.
     #[arg(long, value_name = "SIGMA_REL", value_delimiter = ',')]
@@ -115,6 +115,8 @@ pub(super) struct Planned {
     /// Mass of steps before the first checkpoint.
     pub(super) before: f64,
     pub(super) remaining: Option<f64>,
+    /// What each parameter group is penalized with, where that differs.
+    pub(super) group_l2: Vec<f64>,
 }
 
 impl Planned {
@@ -135,6 +137,7 @@ impl Planned {
             path: PathBuf::new(),
             before: found.before,
             remaining: found.remaining,
+            group_l2: found.group_l2,
         })
     }
 }
@@ -172,7 +175,7 @@ impl StrengthArgs {
         for &last in &self.last {
             add("last", Some(last as f64), Weighting::Mean(Window::Last(last)), Answer::Normalized);
         }
-        let start = EmaStart::from(self.ema_start);
+        let start = self.ema_start.map_or(EmaStart::First, EmaStart::from);
         for &decay in &self.ema {
             let weighting = match self.ema_warmup {
                 Some(power) => Weighting::WarmEma { decay, inv_gamma: 1.0, power, min: 0.0 },
@@ -221,12 +224,10 @@ impl StrengthArgs {
 /// One number a line, or separated by commas or blanks.
 fn read_weights(file: &PathBuf) -> Result<Vec<f64>> {
     let name = || file.display().to_string();
-    let bytes = std::fs::metadata(file).with_context(name)?.len();
-    if bytes > 1 << 24 {
-        return Err(Advice::error(
-            format!("{}: {bytes} bytes are no list of weights", name()),
-            "one number a checkpoint",
-        ));
+    let details = std::fs::metadata(file).with_context(name)?;
+    if !details.is_file() || details.len() > 1 << 24 {
+        let what = if details.is_file() { "too large" } else { "no regular file" };
+        return Err(Advice::error(format!("{} is {what}", name()), "a list of weights has one number a checkpoint"));
     }
     let text = std::fs::read_to_string(file).with_context(name)?;
     let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());

@@ -44,6 +44,11 @@ pub(super) fn warn(args: &Args, planned: &[Planned], series: &Series, numbers: &
             unresolved.join(", ")
         ));
     }
+    if let Some(plan) = planned.iter().find(|plan| !plan.group_l2.is_empty()) {
+        let all: Vec<String> = plan.group_l2.iter().map(|&l2| short(l2)).collect();
+        let l2 = short(plan.strength.unwrap_or(f64::NAN));
+        notes.push(format!("λ = {l2} penalizes the parameter groups with {} (--json has every λ's)", all.join(", ")));
+    }
     let copied = copied(series);
     if copied.statistics > 0 {
         notes.push(format!(
@@ -174,12 +179,13 @@ pub(super) fn describe(series: &Series, made: &Provenance, numbers: &[u64]) -> S
         _ => format!("numbers {} to {}", numbers[0], numbers[count - 1]),
     };
     let mut out = format!(
-        "{count} checkpoints, {span}: {} tensors, {parameters} numbers ({}), {} each\n",
+        "{count} checkpoint{}, {span}: {} tensors, {parameters} numbers ({}), {} each\n",
+        if count == 1 { "" } else { "s" },
         series.tensors.len(),
         types.join(", "),
         Bytes(series.model_bytes())
     );
-    if let Some(from) = made.rates_from {
+    if let Some(from) = made.rates_from.filter(|_| made.groups.paths()[0].steps() > 0) {
         let path = &made.groups.paths()[made.groups.reference()];
         let rates: Vec<String> = path.rates.runs().map(|run| short(run.rate)).collect();
         let shown = if rates.len() > 6 {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use afterfit_core::stride::kept_weights;
 use afterfit_core::tracker::Precision;
-use afterfit_core::{Answer, Family, Groups, Nodes, Reading, Status, Stride, Target, Tracker};
+use afterfit_core::{Answer, Family, Groups, Nodes, Reading, Reason, Status, Stride, Target, Tracker, Weighting};
 use safetensors::Dtype;
 
 use super::output::{Average, Layout, Report};
@@ -121,7 +121,7 @@ impl Series {
 pub struct DialReading {
     /// ε, the worst of all groups.
     pub certificate: f64,
-    /// No weight is off by more than this.
+    /// No weight is further than this from the average of the iterates that were kept.
     pub error: f64,
     /// λ: mass that no step has spent.
     pub remaining: f64,
@@ -194,8 +194,25 @@ impl DialFile {
             certificate: largest(&|at| readings[at].certificate),
             error: largest(&|at| crate::sums::error_bound(&readings[at], self.reach[at])),
             remaining: largest(&|at| readings[at].remaining.unwrap_or(0.0)),
-            status: readings[0].status,
+            status: self.status(target, answer)?.unwrap_or(readings[0].status),
         })
+    }
+
+    /// Of sums made from checkpoints: how well the checkpoints that were kept stand for the path.
+    fn status(&self, target: &Target, answer: Answer) -> Result<Option<Status>> {
+        let source = self.beside.other.get("source").and_then(|source| source.get("steps"));
+        let kept: Option<Vec<u64>> = source.and_then(|steps| serde_json::from_value(steps.clone()).ok());
+        let (Some(kept), Target::L2(l2)) = (kept.filter(|kept| !kept.is_empty()), target) else { return Ok(None) };
+        let mut worst: Option<Status> = None;
+        for sequence in 0..self.tracker.sequences() {
+            let path = self.tracker.path(sequence);
+            let found = Weighting::L2(*l2).weights(&kept, Some(path), answer, Stride::Linear)?.status;
+            let is_worse = |worst: &Status| found.standing > worst.standing || found.reason == Reason::Unresolved;
+            if worst.as_ref().is_none_or(is_worse) {
+                worst = Some(found);
+            }
+        }
+        Ok(worst)
     }
 
     /// Writes the models at each target in one pass over the dial. `averages` say where to; their weights are filled in.

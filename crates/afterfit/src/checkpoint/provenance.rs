@@ -5,11 +5,11 @@ use std::collections::HashMap;
 
 use afterfit_core::rates::MOST_STEPS;
 use afterfit_core::{
-    Answer, GroupMasses, Groups, Optimizer, PathInfo, RateRun, Rates, Reason, Standing, Status, Stride, Weighting,
+    Answer, GroupMasses, Groups, Optimizer, PathInfo, RateRun, Rates, Reason, Status, Stride, Weighting,
 };
 
 use super::series::{Series, Treatment};
-use super::training::{RateSource, Training};
+use super::training::{GroupState, RateSource, Training};
 use super::{CheckpointError, Result};
 
 /// What a user says of the path; the rest is taken from the checkpoints.
@@ -51,6 +51,8 @@ pub struct Provenance {
     pub tensor_groups: Vec<usize>,
     /// What whoever uses a λ should know of the path.
     pub notes: Vec<String>,
+    /// What keeps λ from being exact on this path, besides the loss and the checkpoints' distances.
+    doubt: Option<Reason>,
 }
 
 /// The weights of a series for one weighting.
@@ -64,6 +66,8 @@ pub struct SeriesWeights {
     pub remaining: Option<f64>,
     /// Mass of steps before the first checkpoint, the largest of all groups.
     pub before: f64,
+    /// λ: what each parameter group is penalized with, where that differs.
+    pub group_l2: Vec<f64>,
 }
 
 impl Provenance {
@@ -84,8 +88,8 @@ impl Provenance {
             None => (None, None),
         };
         let mut notes = Vec::new();
-        let found = match source {
-            Some(source) => group_paths(numbers, trainings, &source, each, settings),
+        let found = match &source {
+            Some(source) => group_paths(numbers, trainings, source, each, settings),
             None => Err(CheckpointError::NoRates),
         };
         let (paths, kept) = match found {
@@ -96,34 +100,49 @@ impl Provenance {
                 (vec![unknown], numbers.to_vec())
             }
         };
+        let mut doubt = doubt_of(trainings, settings);
         let moving: Vec<&PathInfo> = paths.iter().filter(|path| path.rates.total() > 0.0).collect();
         let alike = moving.windows(2).all(|pair| pair[0] == pair[1]) || moving.is_empty();
         let mut groups = match settings.group_masses {
-            _ if alike => Groups::with(
-                vec![moving.first().map_or_else(|| paths[0].clone(), |path| (*path).clone())],
-                GroupMasses::One,
-            )?,
+            _ if alike => {
+                let one = moving.first().map_or_else(|| paths[0].clone(), |path| (*path).clone());
+                Groups::with(vec![one], GroupMasses::One)?
+            }
             Some(masses) => Groups::with(paths, masses)?,
             None => Groups::new(paths)?,
         };
         let mut tensor_groups = vec![0; series.tensors.len()];
         if groups.masses == GroupMasses::Each {
             match tensors_of_groups(series, groups.len()) {
-                Some(found) => tensor_groups = found,
+                Some((found, named)) => {
+                    tensor_groups = found;
+                    if !named {
+                        doubt = doubt.or(Some(Reason::GroupOrder));
+                        notes.push("the optimizer state has no names: its parameters are taken to be in the order of the model's tensors".into());
+                    }
+                    notes.push("each parameter group has the masses of its own rates".into());
+                }
                 None => {
                     let first = groups.paths()[groups.reference()].clone();
                     groups = Groups::with(vec![first], GroupMasses::One)?;
-                    notes.push("parameter groups have rates of their own, and the optimizer state does not say which tensor is in which: the first group's are used for all, an approximation".into());
+                    doubt = doubt.or(Some(Reason::GroupOrder));
+                    notes.push("parameter groups have rates of their own, and the optimizer state does not say which tensor is in which: those of the group that moves first are used for all".into());
                 }
             }
         } else if groups.len() > 1 {
-            notes.push(describe_one_mass(&groups)?);
+            notes.push(
+                "parameter groups have rates of their own: one mass for all, which penalizes each with a λ of its own"
+                    .into(),
+            );
         }
-        if needs_rates {
-            note_steps(numbers, settings, inside, &mut notes);
-            note_training(trainings, settings, &mut notes);
+        if settings.group_masses.is_some() && groups.len() == 1 && doubt != Some(Reason::GroupOrder) {
+            notes.push("there are no parameter groups with rates of their own to choose masses for".into());
         }
-        Ok(Self { groups, kept, rates_from, tensor_groups, notes })
+        note_steps(numbers, settings, inside, &mut notes);
+        note_training(trainings, settings, &mut notes);
+        // (Averages without a λ need none of it.)
+        let notes = if needs_rates { notes } else { Vec::new() };
+        Ok(Self { groups, kept, rates_from, tensor_groups, notes, doubt })
     }
 
     /// How the path was made, in words.
@@ -152,6 +171,7 @@ impl Provenance {
                 status: given.status,
                 remaining: given.remaining,
                 before: given.before,
+                group_l2: Vec::new(),
             });
             if path.is_none_or(|path| path.rates.total() > 0.0) {
                 all.remaining = all.remaining.zip(given.remaining).map(|(all, own)| all.max(own));
@@ -163,11 +183,41 @@ impl Provenance {
             all.weights.push(given.weights);
         }
         let mut found = found.ok_or_else(|| CheckpointError::Setting("no checkpoint was given".into()))?;
-        if matches!(weighting, Weighting::L2(_)) && found.status.standing == Standing::Exact {
+        if let Weighting::L2(l2) = weighting {
             found.status = found.status.unless_worse(self.groups.status());
+            if self.groups.masses == GroupMasses::One && self.groups.len() > 1 {
+                found.group_l2 =
+                    (0..self.groups.len()).map(|group| self.groups.l2(group, *l2)).collect::<Result<_, _>>()?;
+            }
+        }
+        if let (Weighting::L2(_) | Weighting::Schedule { .. }, Some(doubt)) = (weighting, self.doubt) {
+            found.status = found.status.unless_worse(Status::approximation(doubt));
         }
         Ok(found)
     }
+}
+
+/// What keeps the optimizer's weights from being exact.
+fn doubt_of(trainings: &[Training], settings: &PathSettings) -> Option<Reason> {
+    if settings.optimizer.is_some() {
+        return None;
+    }
+    let groups = || trainings.iter().flat_map(|training| &training.groups);
+    // A torch optimizer whose groups have settings, and none that tell what it is.
+    if groups().any(|group| group.optimizer.is_none() && !group.numbers.is_empty()) {
+        return Some(Reason::UnknownOptimizer);
+    }
+    let count = trainings.iter().map(|training| training.groups.len()).max().unwrap_or(0);
+    let changes = (0..count).any(|group| {
+        let own = optimizer_of(trainings, group, settings);
+        let of = |training: &Training| training.groups.get(group).and_then(|group| group.optimizer);
+        let all: Vec<Optimizer> = trainings.iter().filter_map(of).collect();
+        // (No momentum is a momentum of 0, and the list of momenta has it, unless a buffer waits for it to come back.)
+        let waits = all.iter().skip_while(|other| **other == Optimizer::Sgd).any(|other| *other == Optimizer::Sgd);
+        let others = all.iter().any(|other| other.name() != own.name() && *other != Optimizer::Sgd);
+        others || waits && own != Optimizer::Sgd
+    });
+    changes.then_some(Reason::ChangingOptimizer)
 }
 
 /// Optimizer steps that a number in the names stands for, where every checkpoint says its step and all agree.
@@ -178,9 +228,11 @@ fn steps_per_number(numbers: &[u64], trainings: &[Training]) -> Option<u64> {
     numbers.iter().zip(&steps).all(|(&number, &step)| number.checked_mul(each) == Some(step)).then_some(each)
 }
 
+/// What the checkpoints say; of a momentum that starts at 0, what it becomes.
 fn optimizer_of(trainings: &[Training], group: usize, settings: &PathSettings) -> Optimizer {
-    let said = || trainings.iter().find_map(|training| training.groups.get(group).and_then(|group| group.optimizer));
-    settings.optimizer.or_else(said).unwrap_or(Optimizer::Sgd)
+    let said = || trainings.iter().filter_map(|training| training.groups.get(group).and_then(|group| group.optimizer));
+    let first = || said().find(|optimizer| *optimizer != Optimizer::Sgd).or_else(|| said().next());
+    settings.optimizer.or_else(first).unwrap_or(Optimizer::Sgd)
 }
 
 /// Every group's path, and the step of each checkpoint.
@@ -206,25 +258,47 @@ fn group_paths(
         )));
     }
     // Rates that were given are those of every group.
-    let groups = if *source == RateSource::Checkpoints { trainings[0].groups.len().max(1) } else { 1 };
+    let counts = trainings.iter().map(|training| training.groups.len());
+    let groups = if *source == RateSource::Checkpoints { counts.max().unwrap_or(0).max(1) } else { 1 };
     let mut paths = Vec::with_capacity(groups);
     for group in 0..groups {
         let rates = held(source.breaks(numbers, trainings, group)?, source, origin, last, each)?;
+        // A group that is added later takes no gradient before.
+        let absent = |training: &Training| group > 0 && training.groups.len() <= group;
+        let there = |training: &Training| f64::from(u8::from(!absent(training)));
+        let gains: Vec<(u64, f64)> = numbers.iter().zip(trainings).map(|(&n, t)| (n, there(t))).collect();
+        let gains = match *source == RateSource::Checkpoints && gains.iter().any(|(_, gain)| *gain == 0.0) {
+            true => Some(held(gains, source, origin, last, each)?),
+            false => None,
+        };
         let optimizer = optimizer_of(trainings, group, settings);
-        let mut path = PathInfo { quadratic: settings.quadratic, ..PathInfo::new(optimizer, rates) };
+        let mut path = PathInfo { quadratic: settings.quadratic, gains, ..PathInfo::new(optimizer, rates) };
         if settings.optimizer.is_none() {
             // (A checkpoint that says nothing of its optimizer is not one without momentum.)
             let momentum = |training: &Training| training.groups.get(group)?.optimizer.map(|o| o.momentum());
             let momenta: Vec<(u64, f64)> =
                 numbers.iter().zip(trainings).filter_map(|(&n, t)| Some((n, momentum(t)?))).collect();
             if momenta.windows(2).any(|pair| pair[0].1 != pair[1].1) {
-                path.momenta = Some(held(momenta, &RateSource::Checkpoints, origin, last, each)?);
+                let momenta = held(momenta, &RateSource::Checkpoints, origin, last, each)?;
+                path.momenta = Some(without_a_buffer(&momenta));
             }
         }
         path.validate()?;
         paths.push(path);
     }
     Ok((paths, numbers.iter().map(|number| (number - origin) * each).collect()))
+}
+
+/// torch's SGD keeps no buffer while its momentum is 0: the first step with one starts it afresh, as if it had none yet.
+fn without_a_buffer(momenta: &Rates) -> Rates {
+    let mut runs: Vec<RateRun> = momenta.runs().collect();
+    if let [first, second, ..] = &mut runs[..]
+        && first.rate == 0.0
+    {
+        first.steps += 1;
+        second.steps -= 1;
+    }
+    runs.into_iter().collect()
 }
 
 /// Values that each hold from their number on, as one for every step.
@@ -247,9 +321,9 @@ fn held(mut breaks: Vec<(u64, f64)>, source: &RateSource, origin: u64, last: u64
     Ok(breaks.iter().zip(ends).map(run).collect())
 }
 
-/// The group of each tensor, where the optimizer state tells: by name, or by number if the groups together are the averaged
-/// tensors in order.
-fn tensors_of_groups(series: &Series, count: usize) -> Option<Vec<usize>> {
+/// The group of each tensor, and whether the optimizer state names them. Without names, parameters are numbered in the order of
+/// the groups: taken for the model's, if that fits in number and in shapes.
+fn tensors_of_groups(series: &Series, count: usize) -> Option<(Vec<usize>, bool)> {
     let groups = &series.trainings.iter().find(|training| training.groups.len() == count)?.groups;
     let named: HashMap<&str, usize> = groups
         .iter()
@@ -263,32 +337,25 @@ fn tensors_of_groups(series: &Series, count: usize) -> Option<Vec<usize>> {
         for &at in &parameters {
             found[at] = *named.get(series.tensors[at].name.as_str())?;
         }
-        return Some(found);
+        return Some((found, true));
     }
-    let total: usize = groups.iter().map(|group| group.numbers.len()).sum();
-    let mut numbers: Vec<(usize, usize)> =
-        groups.iter().enumerate().flat_map(|(group, state)| state.numbers.iter().map(move |&n| (n, group))).collect();
-    numbers.sort_unstable();
-    let complete = numbers.iter().enumerate().all(|(at, &(number, _))| at == number);
-    // Numbers follow the order in which groups were made; it is the model's only if no group comes back.
-    let in_order = numbers.windows(2).all(|pair| pair[0].1 <= pair[1].1);
-    if total != parameters.len() || !complete || !in_order {
+    let of_group = |(group, state): (usize, &'_ GroupState)| -> Vec<(usize, usize, Option<Vec<usize>>)> {
+        let shapes = state.numbers.iter().zip(&state.shapes);
+        shapes.map(|(&number, shape)| (number, group, shape.clone())).collect()
+    };
+    let mut numbers: Vec<(usize, usize, Option<Vec<usize>>)> = groups.iter().enumerate().flat_map(of_group).collect();
+    numbers.sort();
+    let complete = numbers.iter().enumerate().all(|(at, (number, ..))| at == *number);
+    if numbers.len() != parameters.len() || !complete {
         return None;
     }
-    for (&at, &(_, group)) in parameters.iter().zip(&numbers) {
-        found[at] = group;
+    for (&at, (_, group, shape)) in parameters.iter().zip(&numbers) {
+        if shape.as_ref().is_some_and(|shape| *shape != series.tensors[at].shape) {
+            return None;
+        }
+        found[at] = *group;
     }
-    Some(found)
-}
-
-fn describe_one_mass(groups: &Groups) -> Result<String> {
-    let l2: Vec<String> = (0..groups.len())
-        .map(|group| Ok(format!("{:.3}", groups.l2(group, 1.0)?)))
-        .collect::<Result<_, afterfit_core::OutOfRange>>()?;
-    Ok(format!(
-        "parameter groups have rates of their own: one mass for all, which penalizes them with λ times {}",
-        l2.join(", ")
-    ))
+    Some((found, false))
 }
 
 fn note_steps(numbers: &[u64], settings: &PathSettings, inside: Option<u64>, notes: &mut Vec<String>) {
@@ -311,13 +378,32 @@ fn note_steps(numbers: &[u64], settings: &PathSettings, inside: Option<u64>, not
 
 fn note_training(trainings: &[Training], settings: &PathSettings, notes: &mut Vec<String>) {
     let group = |training: &Training| training.groups.first().cloned().unwrap_or_default();
-    if settings.optimizer.is_none() {
-        let kinds = trainings.iter().filter_map(|training| group(training).optimizer);
-        let mut names: Vec<String> = kinds.map(|optimizer| optimizer.name()).collect();
-        names.dedup();
-        if names.len() > 1 {
-            notes.push(format!("the optimizer changes along the path ({}): the first is used", names.join(", ")));
+    let kinds = || trainings.iter().filter_map(|training| group(training).optimizer);
+    match settings.optimizer {
+        None => {
+            let mut names: Vec<String> = kinds().map(|optimizer| optimizer.name()).collect();
+            names.dedup();
+            if names.len() > 1 {
+                notes.push(format!("the optimizer changes along the path ({})", names.join(", ")));
+            }
+            if names.is_empty() {
+                notes.push("the checkpoints do not say what optimizer made them: taken as sgd".into());
+            }
         }
+        Some(given) => {
+            if let Some(other) = kinds().find(|said| *said != given) {
+                notes.push(format!("the checkpoints say that {other} made them: weighted as {given}, as asked"));
+            }
+        }
+    }
+    let several = |training: &Training| {
+        let mut rates = training.groups.iter().filter_map(|group| group.rate);
+        rates.next().is_some_and(|first| rates.any(|rate| rate != first))
+    };
+    if settings.rates.is_some() && trainings.iter().any(several) {
+        notes.push(
+            "the checkpoints' parameter groups have different rates: the rate given is used for all of them".into(),
+        );
     }
     if let Some(decay) =
         trainings.first().and_then(|training| group(training).weight_decay).filter(|&decay| decay > 0.0)

@@ -36,6 +36,17 @@ pub(crate) struct Row {
     pub(crate) path: PathBuf,
 }
 
+impl Row {
+    /// The source that an average consists of, where it is one alone.
+    fn only(&self, sequence: usize) -> Option<usize> {
+        let mut used = self.weights[sequence].iter().enumerate().filter(|(_, weight)| **weight != 0.0);
+        match (self.absolute, used.next(), used.next()) {
+            (true, Some((at, 1.0)), None) => Some(at),
+            _ => None,
+        }
+    }
+}
+
 /// A tensor to be summed, and where its sums go.
 pub(crate) struct Sum<'a> {
     pub(crate) tensor: &'a Tensor,
@@ -194,12 +205,25 @@ impl Worker {
                 false => chunk.add(&self.narrow, &mut self.sums, &mut self.moved),
             };
             seen.reach[sum.sequence] = seen.reach[sum.sequence].max(reach);
+            // A row that is one source alone is that source: c + (w − c) would lose a last bit.
+            for (n, row) in pass.rows.iter().enumerate() {
+                let Some(only) = row.only(sum.sequence).filter(|only| (first..first + group).contains(only)) else {
+                    continue;
+                };
+                let (to, at) = (&mut self.sums[n * padded..][..count], (only - first) * padded);
+                match is_wide {
+                    true => to.copy_from_slice(&self.wide[at..][..count]),
+                    false => to.iter_mut().zip(&self.narrow[at..]).for_each(|(to, &value)| *to = f64::from(value)),
+                }
+            }
             first += group;
         }
         for (n, row) in pass.rows.iter().enumerate() {
             let sums = &self.sums[n * padded..][..count];
             self.row.clear();
-            match row.absolute {
+            // (The first source is the centre itself: a sum of nothing around it.)
+            let is_whole = row.only(sum.sequence).is_some_and(|only| only > 0 || !pass.centered);
+            match row.absolute && !is_whole {
                 true => self.row.extend(sums.iter().zip(&self.center).map(|(sum, center)| center + sum)),
                 false => self.row.extend_from_slice(sums),
             }

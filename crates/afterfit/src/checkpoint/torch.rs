@@ -365,6 +365,17 @@ fn find_training(pickle: &Pickle, scalar: &mut dyn FnMut(Described) -> Option<f6
     // Lightning keeps a list of optimizers.
     let state = pickle.items(state).and_then(|states| states.first().copied()).unwrap_or(state);
     let groups = pickle.lookup(state, "param_groups").and_then(|groups| pickle.items(groups)).unwrap_or_default();
+    // The shapes of buffers, by the number of their tensor.
+    let states = pickle.lookup(state, "state").and_then(|states| pickle.entries(states)).unwrap_or_default();
+    let shapes: HashMap<i64, Vec<usize>> = states
+        .iter()
+        .filter_map(|&(number, state)| {
+            let buffer = ["momentum_buffer", "exp_avg"].iter().find_map(|name| pickle.lookup(state, name))?;
+            let shape = tensor(pickle, buffer, "buffer")?.ok()?.shape;
+            Some((pickle.int(number)?, shape.iter().map(|&length| length as usize).collect()))
+        })
+        .collect();
+    let shape_of = |number: usize| shapes.get(&i64::try_from(number).ok()?).cloned();
     let mut number = |id: Id| match tensor(pickle, id, "lr") {
         Some(Ok(tensor)) => scalar(tensor),
         _ => pickle.float(id).or_else(|| numpy_scalar(pickle, id)),
@@ -383,12 +394,15 @@ fn find_training(pickle: &Pickle, scalar: &mut dyn FnMut(Described) -> Option<f6
             decoupled: is_true("decoupled_weight_decay"),
         };
         let list = |name: &str| find(name).and_then(|list| pickle.items(list)).unwrap_or_default();
+        let numbers: Vec<usize> =
+            list("params").iter().filter_map(|&id| usize::try_from(pickle.int(id)?).ok()).collect();
         training.groups.push(GroupState {
             rate,
             optimizer: settings.optimizer(&|name| find(name).is_some()),
             weight_decay: settings.weight_decay,
             names: list("param_names").iter().filter_map(|&id| pickle.text(id).map(str::to_owned)).collect(),
-            numbers: list("params").iter().filter_map(|&id| usize::try_from(pickle.int(id)?).ok()).collect(),
+            shapes: numbers.iter().map(|&number| shape_of(number)).collect(),
+            numbers,
         });
     }
     if training.rate().is_none() {

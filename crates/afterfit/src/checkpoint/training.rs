@@ -34,6 +34,9 @@ pub struct GroupState {
     /// Its tensors by number.
     #[serde(skip)]
     pub numbers: Vec<usize>,
+    /// The shapes of their buffers, where they have any.
+    #[serde(skip)]
+    pub shapes: Vec<Option<Vec<usize>>>,
 }
 
 /// The settings of a parameter group, by which its optimizer is known.
@@ -184,6 +187,8 @@ impl RateSource {
                 let used = &numbers[..numbers.len().saturating_sub(1).max(1)];
                 let pairs = used.iter().zip(trainings).map(|(&number, training)| {
                     match training.groups.get(group).and_then(|group| group.rate) {
+                        // A group that is added later stands still before.
+                        None if group > 0 && training.groups.len() <= group => Ok((number, 0.0)),
                         Some(rate) if (0.0..=1e50).contains(&rate) => Ok((number, rate)),
                         Some(rate) => Err(CheckpointError::Setting(format!(
                             "checkpoint {number} says that its rate is {rate}: it must be at least 0 and at most 1e50"

@@ -502,6 +502,7 @@ fn rates_come_from_the_optimizer_in_the_checkpoint() {
         optimizer: Some(Optimizer::Nesterov { momentum: 0.9 }),
         weight_decay: Some(5e-4),
         names: Vec::new(),
+        shapes: series.trainings[1].groups[0].shapes.clone(),
         numbers: series.trainings[1].groups[0].numbers.clone(),
     };
     assert_eq!(series.trainings[1], Training { groups: vec![group], epoch: Some(10), step: None });
