@@ -211,6 +211,20 @@ pub fn convergence_factor(optimizer: Optimizer, l2: f64, rate: f64) -> Result<f6
     Ok(optimizer.steady(l2, rate, 2).keep)
 }
 
+/// How far the regularized answer can be from the regularized minimizer when training stopped with mass unspent:
+/// `‖ŵ_K − w_λ‖ ≤ R_{K−1} ‖∇L(w_K)‖ / λ`, for descent and look-ahead masses on a convex quadratic.
+pub fn unspent_distance(remaining: f64, gradient_norm: f64, l2: f64) -> Result<f64, Broken> {
+    require((0.0..=1.0).contains(&remaining), "unspent mass", remaining, "from 0 to 1")?;
+    require(
+        gradient_norm >= 0.0 && gradient_norm.is_finite(),
+        "gradient norm",
+        gradient_norm,
+        "at least 0 and finite",
+    )?;
+    require_l2(l2)?;
+    Ok(remaining * gradient_norm / l2)
+}
+
 /// How many steps until the unspent mass of λ falls to `tolerance`: `ln(tolerance)/ln(keep)`, rounded up.
 pub fn steps_to_spend(optimizer: Optimizer, l2: f64, rate: f64, tolerance: f64) -> Result<u64, Broken> {
     require(tolerance > 0.0 && tolerance < 1.0, "tolerance", tolerance, "above 0 and below 1")?;

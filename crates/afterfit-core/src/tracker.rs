@@ -10,7 +10,7 @@ use crate::certificate::{Comparison, Profile, fit, misfits};
 use crate::decays::Walk;
 use crate::error::{OutOfRange, require, require_gain, require_l2, require_momentum};
 use crate::groups::{GroupMasses, reference};
-use crate::mass::{Answer, Mass};
+use crate::mass::{Answer, Decay, Mass};
 use crate::nodes::{Family, Nodes, beta};
 use crate::path::PathInfo;
 use crate::path::Rule;
@@ -161,6 +161,8 @@ pub struct Tracker {
     declared: Option<(Vec<PathInfo>, Vec<Vec<Walk>>)>,
     /// By mass sequence, then by node of the λ family.
     masses: Vec<Vec<Mass>>,
+    /// By mass sequence: the latest step, and what every λ node keeps and spends at such a step.
+    latest: Vec<(Option<GroupStep>, Vec<Decay>)>,
     /// By mass sequence, then by sum.
     shares: Vec<Vec<f64>>,
     scales: Vec<f64>,
@@ -190,6 +192,7 @@ impl Tracker {
             rule: Rule::Product,
             declared: None,
             masses: vec![vec![Mass::WHOLE; l2]; sequences],
+            latest: vec![(None, Vec::new()); sequences],
             shares: vec![vec![0.0; sums]; sequences],
             scales: vec![1.0; sums],
         })
@@ -287,6 +290,12 @@ impl Tracker {
         let l2: Vec<f64> = self.l2_nodes().collect();
         for sequence in 0..self.masses.len() {
             let leader = self.leader(sequence);
+            // (The first steps of some optimizers are their own.)
+            if self.declared.is_none() && (k < 3 || self.latest[sequence].0 != Some(steps[leader])) {
+                let path = &self.paths[leader];
+                let decays = l2.iter().map(|&l2| path.product_decay(l2, k)).collect();
+                self.latest[sequence] = (Some(steps[leader]), decays);
+            }
             let (mut sum, mut node) = (0, 0);
             for nodes in &self.nodes {
                 for &value in nodes.values() {
@@ -294,7 +303,7 @@ impl Tracker {
                         Family::L2 => {
                             let decay = match &mut self.declared {
                                 Some((paths, walks)) => walks[leader][node].next(&paths[leader]),
-                                None => Some(self.paths[leader].product_decay(l2[node], k)),
+                                None => Some(self.latest[sequence].1[node]),
                             };
                             let mass = &mut self.masses[sequence][node];
                             let frozen = mass.left() < FROZEN;

@@ -115,11 +115,7 @@ impl Settings {
         if self.weight_decay > 0.0 {
             remarks.push(format!("the training had weight decay {}: λ is in addition to it", self.weight_decay));
         }
-        let start = self.dial.map_or(0, |dial| dial.start);
-        if self.momentum > 0.0 && self.drops.iter().any(|&drop| drop > start && drop < self.epochs) {
-            remarks.push("momentum with a changing rate: an approximation".into());
-        }
-        if self.momentum > 0.0 && start > 0 {
+        if self.momentum > 0.0 && self.dial.is_some_and(|dial| dial.start > 0) {
             remarks.push("the dial started while momentum carried the weights: an approximation".into());
         }
         remarks

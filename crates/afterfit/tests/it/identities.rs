@@ -434,3 +434,30 @@ proptest! {
         assert_identity(&objective, &method, &RateSchedule::Constant(0.9), 400, None, 10_f64.powf(exponent));
     }
 }
+
+/// What is left when a run was too short for λ, from the gradient where it stopped.
+#[test]
+fn unspent_mass_is_bounded_by_the_last_gradient() {
+    use afterfit::objective::{Objective, Rows};
+    use afterfit::theory::unspent_distance;
+    let mut rng = rng(77);
+    let objective = quadratic(&mut rng, &log_spectrum(8, 1e-2, 1.0), 1);
+    for (method, steps) in
+        [(Method::Descent, 40), (Method::HeavyBall { momentum: 0.9 }, 60), (Method::Nesterov { momentum: 0.8 }, 60)]
+    {
+        let mut path = run(&objective, method, warm_up_cosine(0.2, 5, steps), steps, None);
+        let last = path.last().unwrap();
+        let mut gradient = vec![0.0; 8];
+        objective.gradient(&last, Rows::All, &mut gradient);
+        for l2 in [0.01, 0.1, 1.0] {
+            let found =
+                averages(&mut path, &[Weighting::L2(l2)], Answer::Regularized, Stride::Linear).unwrap().remove(0);
+            let direct = objective.solve(l2, &[0.0; 8], None).unwrap();
+            let bound = unspent_distance(found.remaining, norm(&gradient), l2).unwrap();
+            let off = distance(&found.weights, &direct);
+            assert!(off <= bound * (1.0 + 1e-9) + 1e-13, "λ = {l2}: {off:e} > {bound:e}");
+            // (H+λ ≤ 1+λ: the bound is no more than that much too large.)
+            assert!(off * (1.0 + l2) / l2 >= bound * (1.0 - 1e-9) - 1e-12, "{off:e} {bound:e}");
+        }
+    }
+}
