@@ -132,7 +132,7 @@ def dials_agree_with_direct_averages(folder):
         error = np.abs(direct[name].astype(float) - read[name]).max()
         assert error <= out["outputs"][0]["error"] + 1e-6, (name, error, out)
     nodes = load_file(folder / "run.dial")
-    assert nodes["node-03/linear.weight"].shape == (5, 72) and nodes["copied/mask"].dtype == bool
+    assert nodes["sum-03/linear.weight"].shape == (5, 72) and nodes["copied/mask"].dtype == bool
 
 
 def sharded_folders(folder):

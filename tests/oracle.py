@@ -161,7 +161,7 @@ def polished_softmax_equals_scikit_learn(folder):
         sk = LogisticRegression(C=1 / (len(x) * out["best_l2"]), tol=1e-10, max_iter=10000).fit(x, y)
         close(model["weight"] - model["weight"].mean(axis=0), sk.coef_ - sk.coef_.mean(axis=0), 1e-4)
         close(model["bias"] - model["bias"].mean(), sk.intercept_ - sk.intercept_.mean(), 1e-3)
-        assert all(p["iterations"] > 0 and p["cold_iterations"] > 0 for p in out["polished"]), out["polished"]
+        assert all(p["iterations"] > 0 for p in out["polished"]), out["polished"]
 
 
 def averaged_softmax_is_near(folder):

@@ -148,6 +148,7 @@ fn read(args: &ReadArgs) -> Result<()> {
                 "version": env!("CARGO_PKG_VERSION"),
                 "strength": { asked.kind: asked.value },
                 "answer": answer,
+                "status": reading.status.standing,
                 "dial": args.dial.display().to_string(),
                 "certificate": reading.certificate,
                 "error": reading.error,
@@ -173,7 +174,16 @@ fn read(args: &ReadArgs) -> Result<()> {
         };
         return print_json(&json!({ "outputs": rows().map(row).collect::<Vec<_>>() }));
     }
-    let mut out = format!("{:>10}  {:>11}  {:>9}  output\n", "strength", "error below", "unspent");
+    let mut out = String::new();
+    let mut said: Vec<afterfit::Status> = Vec::new();
+    for reading in readings.iter().filter(|reading| {
+        let is_new = !said.contains(&reading.status);
+        said.push(reading.status);
+        is_new
+    }) {
+        let _ = writeln!(out, "{}: {}", reading.status.standing, reading.status.reason);
+    }
+    let _ = writeln!(out, "{:>10}  {:>11}  {:>9}  output", "strength", "error below", "unspent");
     for (path, (asked, reading)) in rows() {
         let _ = writeln!(
             out,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use afterfit::checkpoint::RateSource;
 use afterfit::path::Rule;
-use afterfit::{Answer, Optimizer, PathInfo};
+use afterfit::{Answer, PathInfo, Standing};
 use anyhow::Result;
 use serde::Serialize;
 
@@ -54,18 +54,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let path = PathInfo::quadratic(optimizer, rates);
     let mut weights = path.weights(args.l2, Answer::Regularized)?;
     // With momentum under a schedule, and for Adam, every weight has its own.
-    let ratio = match path.rates.at(0).filter(|_| path.rule() == Rule::Closed && path.rates.is_constant()) {
-        Some(rate) => Some(afterfit::theory::convergence_factor(optimizer, args.l2, rate)?),
-        None => None,
-    };
+    let ratio =
+        match path.rates.at(0).filter(|&rate| rate > 0.0 && path.rule() == Rule::Closed && path.rates.is_constant()) {
+            Some(rate) => Some(afterfit::theory::convergence_factor(optimizer, args.l2, rate)?),
+            None => None,
+        };
     let remaining = weights.pop().unwrap_or(1.0);
-    let output = Output {
-        l2: args.l2,
-        ratio,
-        weights,
-        remaining,
-        exact: !matches!(optimizer, Optimizer::Adam { .. } | Optimizer::Heuristic(_)),
-    };
+    let output = Output { l2: args.l2, ratio, weights, remaining, exact: path.status().standing == Standing::Exact };
     if args.json {
         return json(&output);
     }

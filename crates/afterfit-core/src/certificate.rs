@@ -26,11 +26,11 @@ pub(crate) enum Profile<'a> {
 
 impl<'a> Profile<'a> {
     /// Of a node or a target of a family on a path of as many steps as have come in.
-    pub(crate) fn new(family: Family, value: f64, path: &'a PathInfo, rule: Rule, mass: f64) -> Self {
+    pub(crate) fn new(family: Family, value: f64, path: &'a PathInfo, rule: Rule) -> Self {
         match family {
             Family::L2 => {
                 let exact = if path.rule() == Rule::LookAhead { rule } else { path.rule() };
-                Self::L2 { path, mass: Mass::of(mass), walk: Walk::new(path, value, exact, 0) }
+                Self::L2 { path, mass: Mass::WHOLE, walk: Walk::new(path, value, exact, 0) }
             }
             Family::Ema => Self::Ema { beta: beta(value), steps: path.steps(), next: 0 },
             Family::PowerEma => Self::Power { exponent: value, steps: path.steps(), next: 0 },
@@ -116,7 +116,7 @@ const BINS: u64 = 2000;
 /// Rounds of reweighting.
 const SWEEPS: usize = 30;
 
-/// Coefficients that make `Σ_k |p_k − Σ_j a_j q_k^{(j)}| + u·Σ_j |a_j|` small, never larger than with `start`. (Plain least
+/// Coefficients that make `Σ_k |p_k − Σ_j a_j q_k^{(j)}| + u·Σ_j |a_j|` small, never larger than with those it starts from. (Plain least
 /// squares would find huge coefficients that cancel, and multiply the sums' rounding with them.)
 pub(crate) fn fit(target: &mut Comparison<'_>, sums: &mut [Profile<'_>], steps: u64, rounding: f64) {
     let count = sums.len();
@@ -213,7 +213,7 @@ pub fn certificates(nodes: &Nodes, path: &PathInfo, values: &[f64]) -> Result<Ve
         require(nodes.contains(value), "a value between nodes", value, format!("from {from} to {to}"))?;
     }
     let family = nodes.family();
-    let at = |value: f64| Profile::new(family, value, path, Rule::LookAhead, 1.0);
+    let at = |value: f64| Profile::new(family, value, path, Rule::LookAhead);
     let mut sums: Vec<Profile> = nodes.values().iter().map(|&value| at(value)).collect();
     let compare = |&value: &f64| {
         // EMAs decay once more when the last iterate comes.

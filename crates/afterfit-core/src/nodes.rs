@@ -72,6 +72,7 @@ pub struct Nodes {
 
 /// What nodes follow from.
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Range {
     family: Family,
     from: f64,

@@ -291,7 +291,7 @@ impl Optimizer {
         let plain = Row { momentum, rate, gain: 1.0, decay: 0.0 };
         match *self {
             // torch copies the first gradient into the buffer as it is.
-            Self::HeavyBall { dampening, .. } if step > 0 => Row { gain: 1.0 - dampening, ..plain },
+            Self::HeavyBall { dampening, .. } if step > 0 && momentum > 0.0 => Row { gain: 1.0 - dampening, ..plain },
             // Bias correction is 1/(1−β1^{k+1}) and nothing else: v̂ is what stands still. 1−β1 comes in with each gradient,
             // not with each step: the two differ where β1 changes.
             Self::Adam { weight_decay, .. } => {

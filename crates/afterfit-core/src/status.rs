@@ -29,7 +29,8 @@ impl fmt::Display for Standing {
 }
 
 /// Why an average stands as it does.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Reason {
     /// The identity holds at every step.
@@ -136,6 +137,18 @@ impl Status {
     #[must_use]
     pub fn heuristic(reason: Reason) -> Self {
         Self { standing: Standing::Heuristic, reason }
+    }
+
+    /// With a doubt about the path itself: an unknown optimizer makes any λ a heuristic, everything else an approximation, which
+    /// is said before a loss that is not quadratic.
+    #[must_use]
+    pub fn doubted(self, doubt: Reason) -> Self {
+        match (self.standing, self.reason) {
+            (Standing::Heuristic, _) => self,
+            _ if doubt == Reason::UnknownOptimizer => Self::heuristic(doubt),
+            (Standing::Exact, _) | (_, Reason::NotQuadratic) => Self::approximation(doubt),
+            _ => self,
+        }
     }
 
     /// An exact status becomes this one; a worse one stays what it is.

@@ -9,13 +9,14 @@ use thiserror::Error;
 use crate::certificate::{Comparison, Profile, fit, misfits};
 use crate::decays::Walk;
 use crate::error::{OutOfRange, require, require_gain, require_l2, require_momentum};
-use crate::groups::{GroupMasses, reference};
+use crate::groups::{GroupMasses, Groups, reference};
 use crate::mass::{Answer, Decay, Mass};
 use crate::nodes::{Family, Nodes, beta};
+use crate::optimizer::Optimizer;
 use crate::path::PathInfo;
 use crate::path::Rule;
 use crate::rates::{MOST_STEPS, Rates};
-use crate::status::Status;
+use crate::status::{Reason, Status};
 
 /// A dial that cannot take a step or give a reading.
 #[derive(Debug, Error, Clone, PartialEq)]
@@ -36,14 +37,28 @@ pub enum DialError {
         limit: f64,
     },
     /// A step that the declared schedule does not have.
-    #[error("step {step} was taken at rate {rate}: the schedule declared for this dial says {declared}")]
+    #[error("step {step} was taken at {what} {value}: the schedule declared for this dial {}", says(*declared))]
     NotDeclared {
         /// Which step.
         step: u64,
-        /// Its rate.
-        rate: f64,
-        /// What was declared; NaN after its end.
-        declared: f64,
+        /// Rate, momentum or gain.
+        what: &'static str,
+        /// What it was.
+        value: f64,
+        /// What was declared; none after its end.
+        declared: Option<f64>,
+    },
+    /// Sums that were made with every rate at hand cannot take in another step.
+    #[error("this dial's sums were made with all {steps} steps at hand: with momentum, none can follow")]
+    Complete {
+        /// How many it has.
+        steps: u64,
+    },
+    /// A schedule declared for another optimizer, or that does not fit the steps taken.
+    #[error("the schedule declared does not fit this dial: {reason}")]
+    Declaration {
+        /// Why.
+        reason: String,
     },
     /// Rates that differ by coordinate have no scalar weights.
     #[error("a dial needs scalar weights, but this path moves each coordinate at its own rate")]
@@ -67,6 +82,10 @@ pub enum DialError {
     /// A number outside its limits.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
+}
+
+fn says(declared: Option<f64>) -> String {
+    declared.map_or_else(|| "has ended".into(), |declared| format!("says {declared}"))
 }
 
 /// What is to be read.
@@ -210,6 +229,10 @@ impl Tracker {
         )?;
         require(self.steps() == 0, "steps taken before the schedule was declared", self.steps() as f64, "0")?;
         together(paths)?;
+        if let Some((own, path)) = self.paths.iter().zip(paths).find(|(own, path)| own.optimizer != path.optimizer) {
+            let reason = format!("it is of {}, and the path is made by {}", path.optimizer, own.optimizer);
+            return Err(DialError::Declaration { reason });
+        }
         self.rule = Rule::LookAhead;
         self.declared = Some((paths.to_vec(), Vec::new()));
         self.walk_on();
@@ -221,6 +244,16 @@ impl Tracker {
         let (found, groups) = (paths.len(), self.paths.len());
         require(found == groups, "number of parameter groups", found as f64, format!("{groups}"))?;
         together(&paths)?;
+        if let Some((declared, _)) = &self.declared {
+            let alike = |(declared, path): (&PathInfo, &PathInfo)| {
+                let mut rates = declared.rates.iter();
+                path.rates.iter().all(|rate| rates.next().is_some_and(|d| (d - rate).abs() <= 1e-9 * d.abs()))
+            };
+            if !declared.iter().zip(&paths).all(alike) {
+                let reason = format!("its rates are not those of the {} steps taken", paths[0].steps());
+                return Err(DialError::Declaration { reason });
+            }
+        }
         let (found, sequences) = (masses.len(), self.masses.len());
         require(found == sequences, "number of mass sequences", found as f64, format!("{sequences}"))?;
         for (own, given) in self.masses.iter_mut().zip(&masses) {
@@ -272,15 +305,34 @@ impl Tracker {
             step.momentum.map_or(Ok(()), require_momentum)?;
             require_gain(step.gain)?;
         }
-        if let Some((paths, _)) = &self.declared {
-            for (path, step) in paths.iter().zip(steps) {
-                let declared = path.rates.at(k).unwrap_or(f64::NAN);
+        let buffered = |path: &PathInfo| path.optimizer.momentum() > 0.0;
+        if self.rule == Rule::LookAhead && self.declared.is_none() && self.paths.iter().any(buffered) {
+            return Err(DialError::Complete { steps: k });
+        }
+        // What a declared step is silent about is as declared.
+        let mut steps = steps.to_vec();
+        for (group, step) in steps.iter_mut().enumerate() {
+            let Some(path) = self.declared().map(|paths| &paths[group]) else { continue };
+            let momentum = path.momenta.as_ref().map_or(Some(path.optimizer.momentum()), |list| list.at(k));
+            let gain = path.gains.as_ref().map_or(Some(1.0), |list| list.at(k));
+            if path.gains.is_some() && *step == GroupStep::from(step.rate) {
+                step.gain = gain.unwrap_or(1.0);
+            }
+            step.momentum = step.momentum.or(path.momenta.as_ref().and(momentum));
+            let own = path.optimizer.momentum();
+            let compared = [
+                ("rate", step.rate, path.rates.at(k)),
+                ("momentum", step.momentum.unwrap_or(own), momentum),
+                ("gain", step.gain, gain),
+            ];
+            for (what, value, declared) in compared {
                 // (Schedulers reach the same rate by other roundings.)
-                if declared.is_nan() || (declared - step.rate).abs() > 1e-9 * declared.abs() {
-                    return Err(DialError::NotDeclared { step: k, rate: step.rate, declared });
+                if declared.is_none_or(|declared| (declared - value).abs() > 1e-9 * declared.abs()) {
+                    return Err(DialError::NotDeclared { step: k, what, value, declared });
                 }
             }
         }
+        let steps = &steps[..];
         for (path, step) in self.paths.iter_mut().zip(steps) {
             let own = path.optimizer.momentum();
             extend(&mut path.momenta, path.rates.steps(), own, step.momentum.unwrap_or(own));
@@ -437,7 +489,7 @@ impl Tracker {
         let steps = path.steps();
         // Sums under a declared schedule were made with the rates that were still to come.
         let kept = self.declared.as_ref().map_or(path, |(paths, _)| &paths[leader]);
-        let whole = |family, value, rule, mass| Profile::new(family, value, path, rule, mass);
+        let whole = |family, value, rule| Profile::new(family, value, path, rule);
         let (family, value) = match target {
             Target::L2(l2) => {
                 require_l2(*l2)?;
@@ -479,7 +531,7 @@ impl Tracker {
             }
             (_, Some(Family::L2)) => {
                 let left = remaining.unwrap_or(0.0);
-                let profile = whole(Family::L2, value, Rule::LookAhead, 1.0);
+                let profile = whole(Family::L2, value, Rule::LookAhead);
                 match answer {
                     Answer::Regularized => (profile, 1.0, left),
                     Answer::Normalized => (profile, inverse(spent(path, value, Rule::LookAhead, steps)), 0.0),
@@ -488,7 +540,7 @@ impl Tracker {
             (_, family) => {
                 let family = family.unwrap_or(Family::Ema);
                 let stays = family.keeps(value, steps);
-                let profile = whole(family, value, Rule::LookAhead, 1.0);
+                let profile = whole(family, value, Rule::LookAhead);
                 (profile, stays / mass, (1.0 - stays) / mass)
             }
         };
@@ -516,7 +568,7 @@ impl Tracker {
                 nodes.values().to_vec().into_iter().map(|value| (nodes.family(), value)).collect::<Vec<_>>()
             };
             let made = |family| if family == Family::L2 { kept } else { path };
-            let profile = |(family, value)| Profile::new(family, value, made(family), self.rule, 1.0);
+            let profile = |(family, value)| Profile::new(family, value, made(family), self.rule);
             self.nodes.iter().flat_map(of).map(profile).collect()
         };
         let mut comparison = Comparison { profile: profile.clone(), scale, coefficients };
@@ -544,8 +596,8 @@ impl Tracker {
             return Err(DialError::OutOfReach { what, range, certificate: certificate + rounding, limit: OFFERED });
         }
         let status = match target {
-            Target::L2(_) => path.status(),
-            _ => Status::heuristic(crate::Reason::NoStrength),
+            Target::L2(_) => Groups::with(self.paths.clone(), self.group_masses)?.status(),
+            _ => Status::heuristic(Reason::NoStrength),
         };
         Ok(Reading { combination: Combination { sums: coefficients, last }, certificate, rounding, remaining, status })
     }
@@ -555,7 +607,7 @@ impl Tracker {
 fn together(paths: &[PathInfo]) -> Result<(), DialError> {
     let steps = paths.first().map_or(0, PathInfo::steps);
     for path in paths {
-        if path.optimizer == crate::Optimizer::Coordinatewise {
+        if path.optimizer == Optimizer::Coordinatewise {
             return Err(DialError::Coordinatewise);
         }
         path.validate()?;

@@ -373,7 +373,7 @@ fn declared_schedules() {
     assert!(matches!(error, DialError::NotDeclared { step: 1, .. }), "{error}");
     assert_eq!(tracker.steps(), 1, "a refused step leaves no trace");
     shape[1..].iter().for_each(|&rate| tracker.step(&[rate]).unwrap());
-    assert!(matches!(tracker.step(&[0.1]).unwrap_err(), DialError::NotDeclared { declared, .. } if declared.is_nan()));
+    assert!(matches!(tracker.step(&[0.1]).unwrap_err(), DialError::NotDeclared { declared, .. } if declared.is_none()));
     assert!(tracker.declare(std::slice::from_ref(&info)).is_err(), "too late");
 }
 
@@ -614,4 +614,48 @@ fn nodes_and_coefficients() {
         }
     }
     assert!(serde_json::from_str::<Nodes>(r#"{"family":"l2","from":1.0,"to":0.5,"nodes":3}"#).is_err());
+}
+
+/// Sums made with every rate at hand take no more steps where momentum looks ahead; a declaration is held to in every number.
+#[test]
+fn exact_sums_and_declarations_are_held_to() {
+    let ball = Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 };
+    let path = PathInfo::quadratic(ball, Rates::constant(0.1, 20));
+    let nodes = || vec![Nodes::new(1e-2, 1.0, 4).unwrap()];
+    let mut complete =
+        Tracker::new(nodes(), &path).unwrap().exact().resume(vec![path.clone()], vec![vec![0.5; 4]]).unwrap();
+    assert_eq!(complete.step(&[0.1]), Err(DialError::Complete { steps: 20 }));
+    let plain = PathInfo::quadratic(Optimizer::Sgd, Rates::constant(0.1, 20));
+    let mut descent = Tracker::new(nodes(), &plain).unwrap().exact().resume(vec![plain], vec![vec![0.5; 4]]).unwrap();
+    assert!(descent.step(&[0.1]).is_ok(), "descent does not look ahead");
+
+    let other = PathInfo::quadratic(Optimizer::Sgd, Rates::constant(0.1, 20));
+    let mut tracker = Tracker::new(nodes(), &path).unwrap();
+    assert!(matches!(tracker.declare(&[other]), Err(DialError::Declaration { .. })));
+    let momenta: Rates = (0..20).map(|k| 0.5 + 0.02 * f64::from(k)).collect();
+    let changing = PathInfo { momenta: Some(momenta.clone()), ..path.clone() };
+    tracker.declare(std::slice::from_ref(&changing)).unwrap();
+    let wrong = GroupStep { rate: 0.1, momentum: Some(0.9), gain: 1.0 };
+    assert!(matches!(tracker.step_with(&[wrong]), Err(DialError::NotDeclared { what: "momentum", .. })));
+    (0..20).for_each(|_| tracker.step(&[0.1]).unwrap());
+    assert_eq!(tracker.paths()[0].momenta, Some(momenta), "what a step is silent about is as declared");
+
+    let mut fresh = Tracker::new(nodes(), &path).unwrap();
+    fresh.declare(std::slice::from_ref(&path)).unwrap();
+    let strange = PathInfo { rates: Rates::constant(0.2, 5), ..path.clone() };
+    assert!(matches!(fresh.resume(vec![strange], vec![vec![0.5; 4]]), Err(DialError::Declaration { .. })));
+}
+
+/// With a mass each the reading's status is that of the groups together.
+#[test]
+fn groups_decide_the_status_of_a_reading() {
+    let sgd = PathInfo::quadratic(Optimizer::Sgd, Rates::new());
+    let lion = PathInfo { optimizer: Optimizer::Heuristic(afterfit_core::Heuristic::Lion), ..sgd.clone() };
+    for (other, standing) in [(sgd.clone(), Standing::Approximation), (lion, Standing::Heuristic)] {
+        let nodes = vec![Nodes::new(1e-2, 1.0, 4).unwrap()];
+        let mut tracker = Tracker::with_groups(nodes, &[sgd.clone(), other], GroupMasses::Each).unwrap();
+        (0..9).for_each(|k| tracker.step(&[0.1, 0.1 / f64::from(k + 1)]).unwrap());
+        let reading = tracker.read(0, &Target::L2(0.1), Answer::Regularized, Precision::F64).unwrap();
+        assert_eq!(reading.status.standing, standing);
+    }
 }

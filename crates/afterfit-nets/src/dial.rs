@@ -24,9 +24,9 @@ pub struct TensorSums {
     /// Iterates not yet in the sums, centred.
     block: Tensor,
     /// Their shares, by sum.
-    shares: Vec<Vec<f32>>,
-    /// What the sums are multiplied with before.
-    scales: Vec<f32>,
+    shares: Vec<Vec<f64>>,
+    /// What the sums are multiplied with before. (Products of many decays near 1: in f32 they would be off.)
+    scales: Vec<f64>,
     waiting: i64,
     reach: Tensor,
 }
@@ -58,10 +58,11 @@ impl TensorSums {
         }
         let device = self.center.device();
         if self.scales.iter().any(|&scale| scale != 1.0) {
-            let _ = self.sums.g_mul_(&Tensor::from_slice(&self.scales).to_device(device).unsqueeze(1));
+            let scales: Vec<f32> = self.scales.iter().map(|&scale| scale as f32).collect();
+            let _ = self.sums.g_mul_(&Tensor::from_slice(&scales).to_device(device).unsqueeze(1));
             self.scales.fill(1.0);
         }
-        let flat: Vec<f32> = self.shares.iter().flatten().copied().collect();
+        let flat: Vec<f32> = self.shares.iter().flatten().map(|&share| share as f32).collect();
         let shares = Tensor::from_slice(&flat).view([self.shares.len() as i64, self.waiting]);
         let block = self.block.narrow(0, 0, self.waiting);
         let _ = self.sums.addmm_(&shares.to_device(device), &block);
@@ -89,10 +90,10 @@ impl Sums for TensorSums {
         for ((row, scale), (&share, &by)) in self.shares.iter_mut().zip(&mut self.scales).zip(shares.iter().zip(scales))
         {
             if by != 1.0 {
-                row.iter_mut().for_each(|share| *share *= by as f32);
-                *scale *= by as f32;
+                row.iter_mut().for_each(|share| *share *= by);
+                *scale *= by;
             }
-            row.push(share as f32);
+            row.push(share);
         }
         self.waiting += 1;
         if self.waiting == self.block.size()[0] {

@@ -75,9 +75,25 @@ pub enum PushError {
         /// The dial's.
         expected: usize,
     },
+    /// An iterate in another number of parts.
+    #[error("an iterate in {found} parts: this dial has {expected} mass sequences")]
+    Parts {
+        /// How many.
+        found: usize,
+        /// How many there should be.
+        expected: usize,
+    },
     /// Tensors of one group that do not lie together.
     #[error("tensor \"{name}\" is of group {group}, and a tensor of a later group comes before it")]
     GroupOrder {
+        /// The tensor.
+        name: String,
+        /// Its group.
+        group: usize,
+    },
+    /// A tensor of a group that there is not.
+    #[error("tensor \"{name}\" is of group {group}, which this dial does not have")]
+    NoGroup {
         /// The tensor.
         name: String,
         /// Its group.
@@ -144,6 +160,7 @@ impl<S: Sums> Dial<S> {
     /// Takes in each mass sequence's part of `w_k`, and what every group's next step will be.
     pub fn push_each(&mut self, iterates: &[&S::Vector], steps: &[GroupStep]) -> Result<()> {
         let step = self.tracker.steps();
+        self.require_parts(iterates.len())?;
         for (sums, iterate) in self.sums.iter_mut().zip(iterates) {
             sums.stage(iterate).map_err(|at| not_finite(step, at))?;
         }
@@ -158,6 +175,7 @@ impl<S: Sums> Dial<S> {
     /// Takes in each mass sequence's part of `w_K`, where training stopped.
     pub fn finish_each(&mut self, iterates: &[&S::Vector]) -> Result<()> {
         let step = self.tracker.steps();
+        self.require_parts(iterates.len())?;
         for (sums, iterate) in self.sums.iter_mut().zip(iterates) {
             sums.finish(iterate).map_err(|at| not_finite(step, at))?;
         }
@@ -187,6 +205,11 @@ impl<S: Sums> Dial<S> {
             return Err(PushError::Empty.into());
         };
         Ok(Reading { weights, certificate, error, remaining, status })
+    }
+
+    fn require_parts(&self, found: usize) -> Result<()> {
+        let expected = self.sums.len();
+        if found == expected { Ok(()) } else { Err(PushError::Parts { found, expected }.into()) }
     }
 
     /// What it knows besides its sums.
@@ -230,6 +253,9 @@ impl Dial {
         if let Some(pair) = parts.windows(2).find(|pair| pair[0].group > pair[1].group) {
             let Part { name, group, .. } = pair[1].clone();
             return Err(PushError::GroupOrder { name, group }.into());
+        }
+        if let Some(part) = parts.iter().find(|part| part.group >= tracker.paths().len()) {
+            return Err(PushError::NoGroup { name: part.name.clone(), group: part.group }.into());
         }
         let expected = parts.iter().map(Part::len).sum();
         if center.len() != expected {
@@ -310,11 +336,6 @@ impl Dial {
         &self.parts
     }
 
-    /// What belongs to the model and is not averaged: kept in the file.
-    pub fn beside_mut(&mut self) -> &mut Beside {
-        &mut self.beside
-    }
-
     /// Writes everything needed to read this dial or to go on with it. A run that is saved, loaded and continued ends
     /// with the same bits as one that never stopped (sums of EMAs: to rounding).
     pub fn save(&mut self, file: &FilePath) -> Result<()> {
@@ -324,7 +345,8 @@ impl Dial {
         self.sums.iter_mut().for_each(Bank::flush);
         let describe = |tensor: &Copied| (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
         let copied: Vec<_> = self.copied.iter().map(describe).collect();
-        let precision = afterfit_core::tracker::Precision::F64;
+        // (Sums that came from f32 stay as precise as they were.)
+        let precision = self.sums[0].precision();
         let draft =
             DialDraft::create(file, &self.tracker, precision, self.parts.clone(), &copied, self.beside.clone())?;
         for copy in Copy::all(self.tracker.sums()) {

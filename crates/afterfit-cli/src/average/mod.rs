@@ -322,7 +322,9 @@ fn provenance(args: &Args, series: &Series, numbers: &[u64]) -> Result<Provenanc
         (None, Some(0.0), false) if options.dampening.is_none() => Some(Optimizer::Sgd),
         (None, Some(_), false) => Some(options.named("heavy-ball", said)?),
         (None, None, false) if options.beta1.is_some() => Some(options.named("adam", said)?),
-        (None, None, false) if anything => Some(options.named("sgd", said)?),
+        (None, None, false) if anything => {
+            Some(options.named(&said.map_or_else(|| "sgd".into(), |said| said.name()), said)?)
+        }
         (None, None, false) => None,
     };
     let settings = PathSettings {
@@ -334,6 +336,7 @@ fn provenance(args: &Args, series: &Series, numbers: &[u64]) -> Result<Provenanc
         steps_per_number: args.steps_per_checkpoint,
         origin: args.origin,
         quadratic: args.quadratic,
+        counts_steps: args.strengths.count_steps(),
         group_masses: args.groups.map(|groups| match groups {
             GroupsArg::One => GroupMasses::One,
             GroupsArg::Each => GroupMasses::Each,
@@ -478,7 +481,8 @@ fn write_dial(
         require_free(args, series, &planned[..1], false)?;
         let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
         let memory = args.layout.memory();
-        let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &notes };
+        let setting =
+            DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &notes, doubt: made.doubt() };
         report = series.write_dial(&args.output, &setting, memory, &|bytes| bar.inc(bytes))?;
         bar.finish_and_clear();
     }

@@ -153,9 +153,16 @@ impl StrengthArgs {
         self.l2.is_some() || !self.schedule.is_empty()
     }
 
+    /// Whether something counts steps.
+    pub(super) fn count_steps(&self) -> bool {
+        let lists = [&self.ema, &self.half_life, &self.power_ema, &self.power_ema_gamma];
+        let stepped = matches!(self.window, Some(Window::Steps(_) | Window::Range(..)));
+        lists.iter().any(|list| !list.is_empty()) || self.bema || !self.iterate.is_empty() || stepped
+    }
+
     /// Whether anything was asked for.
     pub(super) fn any(&self) -> bool {
-        self.list().is_ok_and(|list| !list.is_empty())
+        self.list().is_ok_and(|list| !list.is_empty()) || self.weights.is_some()
     }
 
     /// Every average asked for.

@@ -446,7 +446,7 @@ fn every_weighting_has_a_flag() {
         (&["--iterate", "11"], "iterate is 11: it must be one of the 4 kept, from step 0 to 30"),
         (&["--wise", "2"], "share of the last iterate is 2: it must be from 0 to 1"),
         (&["--power-ema", "0.5"], "sigma_rel is 0.5"),
-        (&["--schedule", "linear"], "λ needs the rates"),
+        (&["--schedule", "linear"], "the rates of the training are needed"),
         (
             &["--l2", "1", "--rate", "0.1", "--optimizer", "sgd", "--momentum", "0.9"],
             "--momentum has no meaning for --optimizer sgd",
@@ -456,4 +456,20 @@ fn every_weighting_has_a_flag() {
         let said = transcript(here.path(), &all);
         assert!(!said.contains("exit 0") && said.contains(words), "{arguments:?}: {said}");
     }
+}
+
+/// Steps are counted the same whether or not rates are known, and from 0 whatever the origin.
+#[test]
+fn steps_are_what_users_call_them() {
+    let here = fixtures();
+    let weights = |arguments: &[&str]| -> Vec<f64> {
+        let all = [&["average", "plain", "-o", "x/", "--dry-run", "--json", "-q"], arguments].concat();
+        let found = json(here.path(), &all);
+        found["weights"][0].as_array().unwrap().iter().map(|weight| weight.as_f64().unwrap()).collect()
+    };
+    let plain = weights(&["--half-life", "100", "--steps-per-checkpoint", "10"]);
+    assert_eq!(plain, weights(&["--half-life", "100", "--steps-per-checkpoint", "10", "--rate", "0.1"]));
+    assert!((plain[3] - 0.5).abs() < 1e-12, "{plain:?}");
+    let one = weights(&["--iterate", "20", "--from", "10", "--origin", "10", "--rate", "0.1"]);
+    assert_eq!(one, [0.0, 1.0, 0.0]);
 }

@@ -253,7 +253,8 @@ impl Run {
             let grad = quadratic.grad(&w).map(|g| gain * g);
             match self.optimizer {
                 Optimizer::HeavyBall { dampening, .. } => {
-                    let enters = if k == 0 { 1.0 } else { 1.0 - dampening };
+                    // (torch looks at its dampening only where there is momentum.)
+                    let enters = if k == 0 || momentum == 0.0 { 1.0 } else { 1.0 - dampening };
                     buffer = std::array::from_fn(|i| momentum * buffer[i] + enters * grad[i]);
                     (0..D).for_each(|i| w[i] -= rate * buffer[i]);
                 }
@@ -280,7 +281,9 @@ impl Run {
         let row = |(k, &rate): (usize, &f64)| {
             let (momentum, gain) = (self.momentum(k), self.gain(k));
             match self.optimizer {
-                Optimizer::HeavyBall { dampening, .. } if k > 0 => (momentum, rate, gain * (1.0 - dampening)),
+                Optimizer::HeavyBall { dampening, .. } if k > 0 && momentum > 0.0 => {
+                    (momentum, rate, gain * (1.0 - dampening))
+                }
                 Optimizer::Adam { .. } => {
                     (momentum, rate / (1.0 - momentum.powi(k as i32 + 1)), gain * (1.0 - momentum))
                 }

@@ -29,6 +29,8 @@ pub struct DialSetting<'a> {
     pub kept: &'a [u64],
     /// What whoever reads the dial should know.
     pub remarks: &'a [String],
+    /// What keeps λ from being exact on this path.
+    pub doubt: Option<Reason>,
 }
 
 impl Series {
@@ -40,7 +42,7 @@ impl Series {
         memory: Option<u64>,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Report> {
-        let &DialSetting { nodes, groups, kept, remarks } = setting;
+        let &DialSetting { nodes, groups, kept, remarks, doubt } = setting;
         let started = std::time::Instant::now();
         if nodes.family() != Family::L2 {
             return Err(CheckpointError::Setting("a dial of checkpoints spans strengths λ".into()).into());
@@ -79,7 +81,10 @@ impl Series {
         }
         let tracker = tracker.resume(groups.paths().to_vec(), masses)?;
         let inputs: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
-        let source = serde_json::json!({ "checkpoints": inputs, "steps": kept, "remarks": remarks });
+        let mut source = serde_json::json!({ "checkpoints": inputs, "steps": kept, "remarks": remarks });
+        if let Some(doubt) = doubt {
+            source["doubt"] = serde_json::json!(doubt);
+        }
         let parts = averaged.iter().map(|&at| Part {
             dtype: number::name(self.tensors[at].dtype),
             group: group(at),
@@ -212,7 +217,13 @@ impl DialFile {
                 worst = Some(found);
             }
         }
-        Ok(worst)
+        let groups = Groups::with(self.tracker.paths().to_vec(), self.tracker.group_masses())?.status();
+        let doubt = self.beside.other.get("source").and_then(|source| source.get("doubt"));
+        let doubt: Option<Reason> = doubt.and_then(|doubt| serde_json::from_value(doubt.clone()).ok());
+        Ok(worst.map(|worst| {
+            let worst = if groups.standing > worst.standing { groups } else { worst };
+            doubt.map_or(worst, |doubt| worst.doubted(doubt))
+        }))
     }
 
     /// Writes the models at each target in one pass over the dial. `averages` say where to; their weights are filled in.

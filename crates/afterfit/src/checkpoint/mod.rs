@@ -161,8 +161,8 @@ pub enum CheckpointError {
         /// The type.
         dtype: String,
     },
-    /// λ needs rates, and nothing says them.
-    #[error("λ needs the rates of the training, and the checkpoints do not say them")]
+    /// Rates are needed, and nothing says them.
+    #[error("the rates of the training are needed, and the checkpoints do not say them")]
     NoRates,
     /// Settings that contradict each other or the checkpoints.
     #[error("{0}")]

@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 
+use afterfit_core::optimizer::Constants;
 use afterfit_core::rates::MOST_STEPS;
+use afterfit_core::weighting::Window;
 use afterfit_core::{
     Answer, GroupMasses, Groups, Optimizer, PathInfo, RateRun, Rates, Reason, Status, Stride, Weighting,
 };
@@ -25,6 +27,8 @@ pub struct PathSettings {
     pub origin: u64,
     /// Whether the loss is quadratic.
     pub quadratic: bool,
+    /// Whether an average is asked for that counts steps.
+    pub counts_steps: bool,
     /// Which reading of parameter groups; the exact one, where there is one, when `None`.
     pub group_masses: Option<GroupMasses>,
 }
@@ -43,8 +47,10 @@ pub enum RatesFrom {
 pub struct Provenance {
     /// Every parameter group's optimizer and rates; no steps where rates are not known.
     pub groups: Groups,
-    /// The step of each checkpoint, rising.
+    /// The step of each checkpoint, rising, counted from the path's start.
     pub kept: Vec<u64>,
+    /// The same, counted from 0: what users call it.
+    pub steps: Vec<u64>,
     /// Where the rates came from; none when they are not known.
     pub rates_from: Option<RatesFrom>,
     /// The group of each tensor of the series, where groups have masses of their own.
@@ -97,7 +103,7 @@ impl Provenance {
             Err(error) if needs_rates => return Err(error),
             Err(_) => {
                 let unknown = PathInfo::new(optimizer_of(trainings, 0, settings), Rates::new());
-                (vec![unknown], numbers.to_vec())
+                (vec![unknown], numbers.iter().map(|number| number.saturating_mul(each)).collect())
             }
         };
         let mut doubt = doubt_of(trainings, settings);
@@ -138,11 +144,20 @@ impl Provenance {
         if settings.group_masses.is_some() && groups.len() == 1 && doubt != Some(Reason::GroupOrder) {
             notes.push("there are no parameter groups with rates of their own to choose masses for".into());
         }
-        note_steps(numbers, settings, inside, &mut notes);
         note_training(trainings, settings, &mut notes);
         // (Averages without a λ need none of it.)
-        let notes = if needs_rates { notes } else { Vec::new() };
-        Ok(Self { groups, kept, rates_from, tensor_groups, notes, doubt })
+        let mut notes = if needs_rates { notes } else { Vec::new() };
+        if needs_rates || settings.counts_steps {
+            note_steps(numbers, settings, inside, &mut notes);
+        }
+        let steps = numbers.iter().map(|number| number.saturating_mul(each)).collect();
+        Ok(Self { groups, kept, steps, rates_from, tensor_groups, notes, doubt })
+    }
+
+    /// What keeps λ from being exact on this path, besides the loss and the checkpoints' distances.
+    #[must_use]
+    pub fn doubt(&self) -> Option<Reason> {
+        self.doubt
     }
 
     /// How the path was made, in words.
@@ -165,7 +180,18 @@ impl Provenance {
             let path = self.groups.path(sequence);
             let path = self.rates_from.is_some().then_some(path);
             // A group that never moves has no mass to spend: it stays what it is.
-            let given = weighting.weights(&self.kept, path, answer, Stride::Linear)?;
+            let given = match weighting {
+                Weighting::L2(_) => weighting.weights(&self.kept, path, answer, Stride::Linear)?,
+                Weighting::Schedule { shape, window } => {
+                    let since = self.steps[0].saturating_sub(self.kept[0]);
+                    let window = match *window {
+                        Window::Range(from, to) => Window::Range(from.saturating_sub(since), to.saturating_sub(since)),
+                        other => other,
+                    };
+                    Weighting::Schedule { shape: *shape, window }.weights(&self.kept, path, answer, Stride::Linear)?
+                }
+                _ => weighting.weights(&self.steps, path, answer, Stride::Linear)?,
+            };
             let all = found.get_or_insert(SeriesWeights {
                 weights: Vec::new(),
                 status: given.status,
@@ -191,7 +217,7 @@ impl Provenance {
             }
         }
         if let (Weighting::L2(_) | Weighting::Schedule { .. }, Some(doubt)) = (weighting, self.doubt) {
-            found.status = found.status.unless_worse(Status::approximation(doubt));
+            found.status = found.status.doubted(doubt);
         }
         Ok(found)
     }
@@ -214,7 +240,10 @@ fn doubt_of(trainings: &[Training], settings: &PathSettings) -> Option<Reason> {
         let all: Vec<Optimizer> = trainings.iter().filter_map(of).collect();
         // (No momentum is a momentum of 0, and the list of momenta has it, unless a buffer waits for it to come back.)
         let waits = all.iter().skip_while(|other| **other == Optimizer::Sgd).any(|other| *other == Optimizer::Sgd);
-        let others = all.iter().any(|other| other.name() != own.name() && *other != Optimizer::Sgd);
+        // Constants other than the momentum must stay what they are.
+        let still = |optimizer: &Optimizer| Constants { momentum: None, ..optimizer.constants() };
+        let others = all.iter().filter(|other| **other != Optimizer::Sgd);
+        let others = others.into_iter().any(|other| other.name() != own.name() || still(other) != still(&own));
         others || waits && own != Optimizer::Sgd
     });
     changes.then_some(Reason::ChangingOptimizer)

@@ -73,10 +73,14 @@ impl Settings {
         if has("betas") && !has("eps") {
             return heuristic(Heuristic::Lion);
         }
+        if has("centered") && momentum > 0.0 {
+            // RMSprop's buffer takes whole gradients and has no bias correction: no row of the table.
+            return None;
+        }
         if has("betas") || has("eps") {
-            // RMSprop, Adagrad and Adadelta divide by second moments, too; RMSprop may have momentum.
+            // RMSprop, Adagrad and Adadelta divide by second moments, too.
             let weight_decay = if self.decoupled { self.weight_decay.unwrap_or(0.0) } else { 0.0 };
-            return Some(Optimizer::Adam { beta1: self.beta1.unwrap_or(momentum), weight_decay });
+            return Some(Optimizer::Adam { beta1: self.beta1.unwrap_or(0.0), weight_decay });
         }
         self.momentum?;
         Some(match (momentum, self.nesterov) {

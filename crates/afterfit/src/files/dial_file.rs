@@ -1,6 +1,6 @@
 //! A dial on disk: one writer, one reader, whoever kept the sums.
 //!
-//! A safetensors file. Under the metadata key `afterfit` a [`Header`]; tensors `masses`, the rates of every group as runs
+//! A safetensors file. Its metadata have a header under the key `afterfit`; its tensors are `masses`, the rates of every group as runs
 //! (`rates/0`, `rate_steps/0`, and likewise `momenta`, `gains` where they changed); then a copy of the model's tensors for the
 //! centre (`center/NAME`), the last iterate (`last/NAME`) and every sum (`sum-00/NAME`, …), in f64 or, from a GPU, in f32; and
 //! under `copied/NAME` what averaging leaves alone. What the header holds besides is kept when the dial is written again.
@@ -49,6 +49,7 @@ const VERSION: u64 = 2;
 
 /// A named tensor of the model; the flat weights are all parts one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Part {
     /// Its name in the model.
     pub name: String,
@@ -118,6 +119,7 @@ pub struct Copied {
 
 /// How the sums of a group came about.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Group {
     optimizer: Optimizer,
     quadratic: bool,
@@ -379,8 +381,10 @@ impl DialFile {
         };
         let mut list = |prefix: &str, values: &str, steps: &str, group: usize| -> Result<Option<Rates>> {
             let name = |name: &str| format!("{prefix}{name}");
-            let Some((values, counts)) = runs(&name(values), group)?.zip(runs(&name(steps), group)?) else {
-                return Ok(None);
+            let (values, counts) = match (runs(&name(values), group)?, runs(&name(steps), group)?) {
+                (Some(values), Some(counts)) => (values, counts),
+                (None, None) => return Ok(None),
+                _ => return Err(refuse(format!("of {prefix}{values} and {prefix}{steps} one is missing")).into()),
             };
             let whole = counts.iter().all(|&count| (1.0..=1e15).contains(&count) && count.fract() == 0.0);
             if values.len() != counts.len() || !whole {
@@ -466,8 +470,10 @@ impl DialFile {
                 return Err(refuse(format!("two tensors are named {name}")).into());
             }
         }
-        if let Some((name, first)) = header.beside.tied.iter().find(|(_, first)| !names.contains(first)) {
-            return Err(refuse(format!("{name} is tied to {first}, which is missing")).into());
+        let stands =
+            |first: &String| !header.beside.tied.iter().any(|(name, _)| name == first) && names.contains(first);
+        if let Some((name, first)) = header.beside.tied.iter().find(|(_, first)| !stands(first)) {
+            return Err(refuse(format!("{name} is tied to {first}, which has no numbers of its own")).into());
         }
         Ok(Self {
             tracker,

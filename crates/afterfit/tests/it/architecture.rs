@@ -22,6 +22,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 /// of the order.)
 fn uses(sources: &Path) -> Uses {
     let word = regex::Regex::new(r"\bcrate::(?:\{([^}]*)\}|([a-z_]+))").unwrap();
+    let root = regex::Regex::new(r"\bcrate::[A-Z]").unwrap();
     let mut found = Uses::new();
     for file in rust_files(sources) {
         let inside = file.strip_prefix(sources).unwrap();
@@ -33,6 +34,7 @@ fn uses(sources: &Path) -> Uses {
         let text = std::fs::read_to_string(&file).unwrap();
         let code: String =
             text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+        assert!(!root.is_match(&code), "{}: name the module, not the crate's root", inside.display());
         let named = found.entry(module.clone()).or_default();
         for part in word.captures_iter(&code).flat_map(|found| {
             let several = found.get(1).map(|list| list.as_str().to_owned());

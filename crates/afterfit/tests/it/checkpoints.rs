@@ -429,7 +429,7 @@ fn a_dial_of_checkpoints_gives_every_strength() {
     let made = provenance(&series, &kept, "0.5", Optimizer::HeavyBall { momentum: 0.6, dampening: 0.0 });
     let nodes = Nodes::new(1e-3, 1.0, 12).unwrap();
     let file = folder.path().join("run.dial");
-    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[] };
+    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[], doubt: None };
     series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let mut in_memory = Dial::load(&file).unwrap();
@@ -473,7 +473,7 @@ fn a_dial_keeps_types_copies_and_ties() {
     let made = provenance(&series, &steps, "0.1,15:0.01", Optimizer::Sgd);
     let nodes = Nodes::new(0.01, 1.0, 6).unwrap();
     let file = folder.path().join("run.dial");
-    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[] };
+    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[], doubt: None };
     series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let l2 = nodes.values()[2];
@@ -598,7 +598,7 @@ fn a_warm_up_from_zero_is_a_path_like_any_other() {
     assert!(ball.weights(&Weighting::L2(1.0), Answer::Regularized).unwrap().weights[0][0] > 0.05);
     let folder = tempfile::tempdir().unwrap();
     let nodes = Nodes::new(0.1, 1.0, 4).unwrap();
-    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[] };
+    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[], doubt: None };
     series.write_dial(&folder.path().join("warm.dial"), &setting, None, &|_| {}).unwrap();
 }
 
@@ -780,7 +780,7 @@ fn groups_of_an_optimizer_have_weights_of_their_own() {
     // And in a dial, at a node.
     let nodes = Nodes::new(0.1, 1.0, 5).unwrap();
     let file = folder.path().join("groups.dial");
-    let setting = DialSetting { nodes: &nodes, groups: &groups, kept: &kept, remarks: &[] };
+    let setting = DialSetting { nodes: &nodes, groups: &groups, kept: &kept, remarks: &[], doubt: None };
     series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let l2 = nodes.values()[3];
