@@ -632,7 +632,7 @@ torch --l2 1 --momentum 1 => momentum; torch --l2 1 --optimizer heavy-ball --mom
 torch --l2 1 --optimizer sophia => sophia; torch --l2 1 --groups both => both; torch --l2 -1 => -1; torch --l2 nan => nan;
 run --l2 1 => rate; run => strength; nan --uniform => NaN; nan --bema => NaN; shapes --bema => shape;
 run --dial 1e-3..1 => rate; torch --dial 1..1e-3 => 1; torch --dial 0..1 => 0; torch --dial 1e-3..1 --ema 0.9 => --dial;
-torch --dial 1e-3..1 --nodes 0 => nodes; torch --l2 1 --dampening 0.5 => dampening; torch --l2 1 --alpha 0.1 => alpha;
+torch --dial 1e-3..1 --nodes 0 => nodes; run --l2 1 --rate 0.1 --dampening 0.5 => dampening; torch --l2 1 --alpha 0.1 => alpha;
 """
 
 

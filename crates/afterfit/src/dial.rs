@@ -115,6 +115,12 @@ pub enum PushError {
         /// Where.
         position: usize,
     },
+    /// An optimizer whose buffer a causal dial does not follow.
+    #[error("a causal dial follows sgd, heavy ball and adam, not {optimizer}")]
+    NotCausal {
+        /// The optimizer.
+        optimizer: String,
+    },
     /// Nothing to read yet.
     #[error("this dial has seen no iterate yet")]
     Empty,

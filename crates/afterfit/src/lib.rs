@@ -33,6 +33,7 @@
 //! a [`dial`] is the first two, and everything that learns stands on them: [`objective`] → [`run`] → [`fit`] → [`learn`] for
 //! tables, [`checkpoint`] for networks. Cargo features: `tables`, `checkpoints`; without them there is the dial and little else.
 
+pub mod causal;
 #[cfg(feature = "checkpoints")]
 pub mod checkpoint;
 #[cfg(feature = "datasets")]

@@ -285,29 +285,33 @@ fn a_declared_schedule_is_exact_and_is_saved() {
     assert!(refused == "step 400 was taken at rate 0.3: the schedule declared for this dial has ended", "{refused}");
 }
 
-/// Without one, the certificate tells what not knowing the future costs; the second sum of the causal average costs nothing.
+/// Without one, the certificate tells what not knowing the future costs; a causal dial's second sums make it nothing.
 #[test]
 fn an_unknown_future_is_inside_the_certificate() {
-    use afterfit::sums::CausalAverage;
+    use afterfit::causal::CausalDial;
     let (quadratic, _) = wide_quadratic();
     let mut path = run(&quadratic, Method::HeavyBall { momentum: 0.9 }, warm_up_cosine(0.1, 30, 600), 600, None);
-    let mut dial = Dial::new(vec![Nodes::new(1e-2, 1.0, 12).unwrap()], path.info(), path.center()).unwrap();
+    let nodes = Nodes::new(1e-2, 1.0, 12).unwrap();
+    let mut dial = Dial::new(vec![nodes.clone()], path.info(), path.center()).unwrap();
     fill(&mut dial, &mut path);
-    for l2 in [0.03, 0.3] {
+    let mut causal = CausalDial::new(nodes.clone(), path.info(), path.center()).unwrap();
+    path.for_each(&mut |iterate| match iterate.rate {
+        Some(rate) => causal.push(iterate.weights, rate),
+        None => causal.finish(iterate.weights),
+    })
+    .unwrap();
+    for l2 in [0.03, 0.3, nodes.values()[5]] {
         let exact = averages(&mut path, &[Weighting::L2(l2)], Answer::Regularized, Stride::Linear).unwrap();
-        let read = dial.read(l2, Answer::Regularized).unwrap();
         let off =
             |weights: &[f64]| weights.iter().zip(&exact[0].weights).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(off(&read.weights) <= read.error, "{:e} {:e}", off(&read.weights), read.error);
-        let mut causal = CausalAverage::new(path.center(), l2);
-        path.for_each(&mut |iterate| {
-            match iterate.rate {
-                Some(rate) => causal.push(iterate.weights, rate, 1.0, 0.9),
-                None => causal.finish(iterate.weights),
-            }
-            Ok(())
-        })
-        .unwrap();
-        assert!(off(&causal.regularized()) < 1e-12, "{:e}", off(&causal.regularized()));
+        let (guessed, followed) = (dial.read(l2, Answer::Regularized).unwrap(), causal.read(l2).unwrap());
+        assert!(off(&guessed.weights) <= guessed.error, "{:e} {:e}", off(&guessed.weights), guessed.error);
+        assert!(off(&followed.weights) <= followed.error, "{:e} {:e}", off(&followed.weights), followed.error);
+        assert!(followed.error < 0.1 * guessed.error, "{:e} {:e}", followed.error, guessed.error);
     }
+    let l2 = nodes.values()[5];
+    let exact = averages(&mut path, &[Weighting::L2(l2)], Answer::Regularized, Stride::Linear).unwrap();
+    assert!(distance(&causal.read(l2).unwrap().weights, &exact[0].weights) < 1e-12, "exact at a node");
+    let nesterov = run(&quadratic, Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.1), 5, None);
+    assert!(CausalDial::new(nodes, nesterov.info(), nesterov.center()).is_err());
 }
