@@ -172,6 +172,8 @@ const OFFERED: f64 = 1e-2;
 #[derive(Debug, Clone)]
 pub struct Tracker {
     nodes: Vec<Nodes>,
+    /// λ of every node of that family.
+    l2: Vec<f64>,
     paths: Vec<PathInfo>,
     group_masses: GroupMasses,
     /// How λ's sums were made: exactly, or without knowing the rates to come.
@@ -202,7 +204,8 @@ impl Tracker {
         let paths: Vec<PathInfo> = paths.iter().map(empty).collect();
         together(&paths)?;
         let sequences = if group_masses == GroupMasses::One { 1 } else { paths.len() };
-        let l2 = nodes.iter().filter(|nodes| nodes.family() == Family::L2).map(Nodes::len).sum();
+        let of_l2 = nodes.iter().filter(|nodes| nodes.family() == Family::L2);
+        let l2: Vec<f64> = of_l2.flat_map(|nodes| nodes.values().iter().copied()).collect();
         let sums = nodes.iter().map(Nodes::len).sum();
         Ok(Self {
             nodes,
@@ -210,7 +213,8 @@ impl Tracker {
             group_masses,
             rule: Rule::Product,
             declared: None,
-            masses: vec![vec![Mass::WHOLE; l2]; sequences],
+            masses: vec![vec![Mass::WHOLE; l2.len()]; sequences],
+            l2,
             latest: vec![(None, Vec::new()); sequences],
             shares: vec![vec![0.0; sums]; sequences],
             scales: vec![1.0; sums],
@@ -277,15 +281,11 @@ impl Tracker {
     }
 
     fn walk_on(&mut self) {
-        let (step, l2): (u64, Vec<f64>) = (self.steps(), self.l2_nodes().collect());
+        let (step, l2) = (self.steps(), &self.l2);
         if let Some((paths, walks)) = &mut self.declared {
             let along = |path: &PathInfo| l2.iter().map(|&l2| Walk::new(path, l2, path.rule(), step)).collect();
             *walks = paths.iter().map(along).collect();
         }
-    }
-
-    fn l2_nodes(&self) -> impl Iterator<Item = f64> + '_ {
-        self.nodes.iter().filter(|nodes| nodes.family() == Family::L2).flat_map(|nodes| nodes.values().iter().copied())
     }
 
     /// Takes in the rate of every group's next step; `w_k` then has [`shares`](Self::shares). With one group, pass one rate.
@@ -339,13 +339,12 @@ impl Tracker {
             extend(&mut path.gains, path.rates.steps(), 1.0, step.gain);
             path.rates.push(step.rate);
         }
-        let l2: Vec<f64> = self.l2_nodes().collect();
         for sequence in 0..self.masses.len() {
             let leader = self.leader(sequence);
             // (The first steps of some optimizers are their own.)
             if self.declared.is_none() && (k < 3 || self.latest[sequence].0 != Some(steps[leader])) {
                 let path = &self.paths[leader];
-                let decays = l2.iter().map(|&l2| path.product_decay(l2, k)).collect();
+                let decays = self.l2.iter().map(|&l2| path.product_decay(l2, k)).collect();
                 self.latest[sequence] = (Some(steps[leader]), decays);
             }
             let (mut sum, mut node) = (0, 0);

@@ -133,8 +133,9 @@ pub struct Dial<S = Bank> {
     /// By mass sequence.
     sums: Vec<S>,
     seen: bool,
-    /// Of a dial in memory: the model's tensors and what else its file holds.
+    /// Of a dial in memory: the model's tensors, the coordinates of each mass sequence, and what else its file holds.
     parts: Vec<Part>,
+    ranges: Vec<Range<usize>>,
     beside: Beside,
     copied: Vec<Copied>,
 }
@@ -160,7 +161,8 @@ impl<S: Sums> Dial<S> {
     pub fn of(tracker: Tracker, sums: Vec<S>) -> Self {
         assert_eq!(sums.len(), tracker.sequences(), "a dial has sums for every mass sequence");
         let seen = tracker.steps() > 0;
-        Self { tracker, sums, seen, parts: Vec::new(), beside: Beside::default(), copied: Vec::new() }
+        let (parts, ranges, copied) = (Vec::new(), Vec::new(), Vec::new());
+        Self { tracker, sums, seen, parts, ranges, beside: Beside::default(), copied }
     }
 
     /// Takes in each mass sequence's part of `w_k`, and what every group's next step will be.
@@ -271,8 +273,9 @@ impl Dial {
             return Err(not_finite(0, NotFinite { value: center[position], position }).into());
         }
         let count = tracker.sums();
-        let banks = ranges(&tracker, &parts).into_iter().map(|range| Bank::new(&center[range], count)).collect();
-        Ok(Self { parts, ..Self::of(tracker, banks) })
+        let ranges = ranges(&tracker, &parts);
+        let banks = ranges.iter().map(|range| Bank::new(&center[range.clone()], count)).collect();
+        Ok(Self { parts, ranges, ..Self::of(tracker, banks) })
     }
 
     /// Declares the rates beforehand: with momentum the sums are then exact under any schedule.
@@ -300,11 +303,11 @@ impl Dial {
 
     /// The parts of an iterate, by mass sequence.
     fn cut<'a>(&self, weights: &'a [f64]) -> Result<Vec<&'a [f64]>> {
-        let expected = self.parts.iter().map(Part::len).sum();
+        let expected = self.ranges.last().map_or(0, |range| range.end);
         if weights.len() != expected {
             return Err(PushError::Width { found: weights.len(), expected }.into());
         }
-        Ok(ranges(&self.tracker, &self.parts).into_iter().map(|range| &weights[range]).collect())
+        Ok(self.ranges.iter().map(|range| &weights[range.clone()]).collect())
     }
 
     /// The model at λ.

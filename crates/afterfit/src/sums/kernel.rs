@@ -40,17 +40,16 @@ impl<T: Element> pulp::WithSimd for Accumulate<'_, T> {
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
         let Self { inputs, stride, count, weights, first, rows, center, sums, moved } = self;
-        let mut reach = simd.splat_f64s(0.0);
+        let mut reach = [0.0_f64; BLOCK];
         for (block, center) in center.as_chunks::<BLOCK>().0.iter().enumerate() {
             let at = block * BLOCK;
             for (k, moved) in moved[..count].iter_mut().enumerate() {
                 let input = &inputs[k * stride + at..][..BLOCK];
-                for ((moved, &value), center) in moved.iter_mut().zip(input).zip(center) {
+                for (((moved, &value), center), reach) in moved.iter_mut().zip(input).zip(center).zip(&mut reach) {
                     *moved = value.into() - center;
-                }
-                let (lanes, _) = S::as_simd_f64s(&moved[..]);
-                for &lanes in lanes {
-                    reach = simd.max_f64s(reach, simd.abs_f64s(lanes));
+                    // (Not f64::max, whose care for NaN keeps it out of the wide registers.)
+                    let far = moved.abs();
+                    *reach = if far > *reach { far } else { *reach };
                 }
             }
             let moved = &moved[..count];
@@ -66,7 +65,7 @@ impl<T: Element> pulp::WithSimd for Accumulate<'_, T> {
                 }
             }
         }
-        simd.reduce_max_f64s(reach)
+        reach.into_iter().fold(0.0, f64::max)
     }
 }
 
