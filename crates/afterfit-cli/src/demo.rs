@@ -9,7 +9,7 @@ use afterfit::learn::{ModelChoice, Polish, Settings, Validation, learn};
 use afterfit::model::argmax;
 use afterfit::objective::{Dense, Features, Softmax};
 use afterfit::polish::polish;
-use afterfit::select::split;
+use afterfit::select::{Rules, split};
 use afterfit::table::{Matrix, Table, Target};
 use anyhow::{Context, Result};
 
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     output::text(&summary(&learned))?;
 
     // The same model the usual way: minimize the penalized loss, at the chosen λ and at all of them.
-    let (training, validation) = split(labels.len(), 0.2, settings.seed)?;
+    let (training, validation) = split(labels.len(), 0.2, &Rules::seeded(settings.seed))?;
     let pick = |rows: &[usize]| rows.iter().map(|&row| labels[row]).collect::<Vec<u32>>();
     let objective = Softmax::new(features()?.pick(&training), pick(&training), 10, 0.0, true)?;
     let zero = vec![0.0; 650];

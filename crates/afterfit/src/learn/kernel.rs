@@ -10,7 +10,7 @@ use crate::error::{Result, require};
 use crate::fit::ridge;
 use crate::model::{About, Kind, Model, argmax};
 use crate::objective::{Element, Features, Kernel, KernelRidge};
-use crate::select::{best, folds, mean_and_error, one_standard_error, split};
+use crate::select::{Rules, best, folds, mean_and_error, one_standard_error, split};
 use crate::table::Target;
 
 /// A kernel matrix of this many rows takes 3 GB.
@@ -47,11 +47,11 @@ impl Problem<'_> {
         };
         match (&settings.validation, other) {
             (Validation::Share(share), _) => {
-                let (training, validation) = split(x.rows(), *share, settings.seed)?;
+                let (training, validation) = split(x.rows(), *share, &Rules::seeded(settings.seed))?;
                 runs.push((training, Some(take(&validation))));
             }
             (Validation::Folds(count), _) => {
-                let folds = folds(x.rows(), *count, settings.seed)?;
+                let folds = folds(x.rows(), *count, &Rules::seeded(settings.seed))?;
                 for fold in &folds {
                     let mut held = vec![false; x.rows()];
                     fold.iter().for_each(|&row| held[row] = true);

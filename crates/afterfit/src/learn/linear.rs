@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::fit::{RidgePath, RidgeRun, ridge};
 use crate::model::{About, Kind, Model, argmax};
 use crate::objective::{Element, Features, Moments, Rows, Shift};
-use crate::select::{best, folds, mean_and_error, one_standard_error, split};
+use crate::select::{Rules, best, folds, mean_and_error, one_standard_error, split};
 use crate::table::Target;
 
 impl Problem<'_> {
@@ -45,7 +45,7 @@ impl Problem<'_> {
         let start = Instant::now();
         let ((kept, biases), training, held) = match (&settings.validation, other) {
             (Validation::Share(share), _) => {
-                let (training, validation) = split(x.rows(), *share, settings.seed)?;
+                let (training, validation) = split(x.rows(), *share, &Rules::seeded(settings.seed))?;
                 let y = validation.iter().flat_map(|&row| &targets.y[row * targets.outputs..][..targets.outputs]);
                 let y = y.copied().collect();
                 let labels = validation.iter().filter_map(|&row| targets.labels.get(row).copied()).collect();
@@ -56,7 +56,7 @@ impl Problem<'_> {
             }
             (Validation::Folds(count), _) => {
                 let total = moments(Rows::All);
-                for fold in folds(x.rows(), *count, settings.seed)? {
+                for fold in folds(x.rows(), *count, &Rules::seeded(settings.seed))? {
                     let part = moments(Rows::Picked(&fold));
                     run(&total.without(&part), Some(&part))?;
                 }

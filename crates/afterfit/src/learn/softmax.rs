@@ -11,7 +11,7 @@ use crate::model::{About, Kind, Model, argmax};
 use crate::objective::{DataError, Element, Features, Objective, Softmax, log_sum_exp};
 use crate::polish::polish;
 use crate::run::RateWarning;
-use crate::select::{best, folds, mean_and_error, one_standard_error, shuffled, split};
+use crate::select::{Rules, best, folds, mean_and_error, one_standard_error, shuffled, split};
 use crate::table::Target;
 
 /// Most rows that softmax training losses are taken over.
@@ -39,12 +39,12 @@ impl Problem<'_> {
         let mut judged: Vec<Evaluation> = Vec::new();
         let (training, held) = match (&settings.validation, other) {
             (Validation::Share(share), _) => {
-                let (training, validation) = split(x.rows(), *share, settings.seed)?;
+                let (training, validation) = split(x.rows(), *share, &Rules::seeded(settings.seed))?;
                 let (training, validation) = (pick(&training), pick(&validation));
                 (objective(training)?, Some(validation))
             }
             (Validation::Folds(count), _) => {
-                let folds = folds(x.rows(), *count, settings.seed)?;
+                let folds = folds(x.rows(), *count, &Rules::seeded(settings.seed))?;
                 for at in 0..folds.len() {
                     let rest: Vec<usize> =
                         folds.iter().enumerate().filter(|(i, _)| *i != at).flat_map(|(_, rows)| rows.clone()).collect();
