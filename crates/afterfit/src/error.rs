@@ -31,6 +31,10 @@ pub enum Error {
     #[cfg(feature = "tables")]
     #[error(transparent)]
     Table(#[from] crate::table::TableError),
+    /// Predictions that cannot be judged.
+    #[cfg(feature = "tables")]
+    #[error(transparent)]
+    Metric(#[from] crate::metrics::MetricError),
     /// An optimizer that cannot run, or a run that blew up.
     #[cfg(feature = "tables")]
     #[error(transparent)]

@@ -46,6 +46,8 @@ pub mod fit;
 #[cfg(feature = "tables")]
 pub mod learn;
 #[cfg(feature = "tables")]
+pub mod metrics;
+#[cfg(feature = "tables")]
 pub mod model;
 #[cfg(feature = "tables")]
 pub mod objective;
