@@ -176,6 +176,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         target: args.target.clone(),
         drop: args.drop.clone(),
         missing: Some(args.missing).filter(|missing| *missing != Missing::Error),
+        ..TableOptions::default()
     };
     let table =
         output::working("reading", args.quiet, || Table::read(&args.data, &options)).map_err(|e| explain(e.into()))?;
@@ -299,6 +300,7 @@ fn advise(error: &TableError) -> Option<anyhow::Error> {
         TableError::NoTarget { columns } => {
             return Some(Advice::error(error.to_string(), format!("add --target with one of: {}", columns.join(", "))));
         }
+        TableError::OtherDates { .. } => "write them like 2024-05-31, or leave the column out with --drop",
         TableError::TargetDropped { .. } => "the target is no feature as it is: leave it out of --drop",
         TableError::NoColumns { .. } => "--drop and --missing apply to csv and parquet",
         TableError::NeedsColumns { .. } => "give it a csv or parquet file",
@@ -396,7 +398,7 @@ fn settings(args: &Args, model: ModelChoice, table: &Table) -> Result<Settings> 
             // An npz array goes by the same name in both; an IDX or npy target names the training table's own file.
             let by_name = matches!(args.format.or(Format::of(file).ok()), Some(Format::Npz));
             let named = args.test_target.as_deref().or(args.target.as_deref().filter(|_| by_name));
-            let Alike { features, target, left_out, unseen } =
+            let Alike { features, target, left_out, unseen, .. } =
                 table.read_alike(file, args.format, named).map_err(|e| explain(e.into()))?;
             warn_unseen(&unseen, args.quiet);
             if !left_out.is_empty() && !args.quiet {

@@ -446,6 +446,13 @@ impl<T: Element> Features<T> {
         }
     }
 
+    /// Puts a finite number in a place of a dense matrix; sparse ones have no place for every number.
+    pub(crate) fn set(&mut self, row: usize, column: usize, value: f64) {
+        if let Self::Dense(x) = self {
+            x.values[row * x.columns + column] = T::of(value);
+        }
+    }
+
     /// A sparse matrix with zero columns added at the end, up to `columns`; `None` if it is dense or has more already.
     #[must_use]
     pub fn widened(&self, columns: usize) -> Option<Self> {

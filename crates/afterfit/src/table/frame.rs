@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use parquet::basic::{LogicalType, TimeUnit};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
+use parquet::schema::types::Type;
 
-use super::{TableError, malformed, open};
+use super::{TableError, date, malformed, open};
 use crate::files::FileError;
 
 /// A table of named columns.
@@ -160,7 +162,7 @@ fn finish(path: &Path, frame: Frame) -> Result<Frame, TableError> {
     Ok(frame)
 }
 
-/// Reads a Parquet file of flat columns. Numbers and booleans become numbers, everything else text.
+/// Reads a Parquet file of flat columns. Numbers and booleans become numbers, everything else text (dates in ISO form).
 pub(super) fn parquet(path: &Path, texts: &[&str]) -> Result<Frame, TableError> {
     let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
     let explain =
@@ -174,9 +176,15 @@ pub(super) fn parquet(path: &Path, texts: &[&str]) -> Result<Frame, TableError> 
         let reason = format!("column \"{}\" holds lists or records: only flat columns can be read", nested.name());
         return Err(malformed(path, reason));
     }
+    let nanoseconds: Vec<bool> = fields.iter().map(|field| counts_nanoseconds(field)).collect();
     for row in reader.get_row_iter(None).map_err(explain)? {
-        for (column, (_, field)) in columns.iter_mut().zip(row.map_err(explain)?.into_columns()) {
-            column.push(field);
+        let fields = row.map_err(explain)?.into_columns().into_iter().zip(&nanoseconds);
+        for (column, ((_, field), nanoseconds)) in columns.iter_mut().zip(fields) {
+            column.push(match field {
+                // The reader takes these moments for bare numbers.
+                Field::Long(at) if *nanoseconds => Field::TimestampMicros(at.div_euclid(1000)),
+                field => field,
+            });
         }
     }
     let columns = names.into_iter().zip(columns).map(|(name, fields)| {
@@ -188,6 +196,13 @@ pub(super) fn parquet(path: &Path, texts: &[&str]) -> Result<Frame, TableError> 
         Column { name, values }
     });
     finish(path, Frame { columns: columns.collect() })
+}
+
+fn counts_nanoseconds(field: &Type) -> bool {
+    match field.get_basic_info().logical_type_ref() {
+        Some(LogicalType::Timestamp(kind)) => kind.unit == TimeUnit::NANOS,
+        _ => false,
+    }
 }
 
 /// A number, NaN for a missing one, or `None` when the field is not a number at all.
@@ -217,6 +232,10 @@ fn as_text(field: &Field) -> Option<String> {
     match field {
         Field::Null => None,
         Field::Str(text) => (!is_missing(text)).then(|| text.clone()),
+        // In ISO form, as a CSV file has them. (parquet's own texts are not, and panic on dates beyond its calendar.)
+        Field::Date(days) => Some(date::iso_date(*days)),
+        Field::TimestampMillis(at) => Some(date::iso(at.saturating_mul(1000))),
+        Field::TimestampMicros(at) => Some(date::iso(*at)),
         other => Some(other.to_string()),
     }
 }

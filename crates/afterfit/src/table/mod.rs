@@ -4,6 +4,7 @@
 //! can read other tables the same way. Arrays are taken as they are.
 
 mod arrays;
+mod date;
 mod frame;
 mod idx;
 mod libsvm;
@@ -17,7 +18,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 pub use frame::{Column, Frame, Values};
-pub use pipeline::{Alike, Columns, Table, TableOptions};
+pub use pipeline::{Alike, Columns, Table, TableOptions, means_without, refill};
 pub use recipe::{ColumnRecipe, Missing, Recipe, Unseen};
 
 use crate::files::FileError;
@@ -89,6 +90,44 @@ pub enum TableError {
         text: String,
         /// How many.
         count: usize,
+    },
+    /// Dates in no form that says which number is the month.
+    #[error("column \"{column}\" holds dates, but not all in ISO form (2024-05-31): \"{text}\"")]
+    OtherDates {
+        /// The column.
+        column: String,
+        /// One that is not.
+        text: String,
+    },
+    /// A weight that no row can have.
+    #[error("column \"{column}\" holds {value} at data row {row}: a weight is a finite number, at least 0")]
+    Weight {
+        /// The column.
+        column: String,
+        /// What it holds.
+        value: String,
+        /// Its row, from 1.
+        row: usize,
+    },
+    /// A row without a weight or a group.
+    #[error("column \"{column}\" is missing at data row {row}: every row needs a {what}")]
+    Without {
+        /// The column.
+        column: String,
+        /// What it gives.
+        what: &'static str,
+        /// The row, from 1.
+        row: usize,
+    },
+    /// One column for two purposes.
+    #[error("column \"{name}\" cannot be both {first} and {second}")]
+    TwoRoles {
+        /// Its name.
+        name: String,
+        /// One of them.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
     },
     /// Nothing says what to predict.
     #[error("{}", if columns.is_empty() { "this file does not say what to predict" } else { "which column is to be predicted?" })]

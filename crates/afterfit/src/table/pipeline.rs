@@ -1,11 +1,12 @@
 //! From a file to a table ready to learn from, and other tables read the same way later.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Format, Frame, Matrix, Missing, Recipe, Source, TableError, Target, Unseen, read};
-use crate::objective::Features;
+use super::{Column, Format, Frame, Matrix, Missing, Recipe, Source, TableError, Target, Unseen, Values, read};
+use crate::objective::{Element, Features};
 
 /// How a table is to be read.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +19,10 @@ pub struct TableOptions {
     pub drop: Vec<String>,
     /// What to do about missing values; `None` refuses them.
     pub missing: Option<Missing>,
+    /// The column that says how much each row counts; no feature.
+    pub weights: Option<String>,
+    /// The column that says which rows belong together; no feature.
+    pub group: Option<String>,
 }
 
 /// How the columns of a table became features and a target: kept with a model, applied to every later table.
@@ -42,6 +47,14 @@ pub struct Table {
     pub image: Option<[usize; 2]>,
     /// Rows of the file, rising, that were left out for their missing values.
     pub left_out: Vec<usize>,
+    /// How much each row counts: finite, at least 0, somewhere above it.
+    pub weights: Option<Vec<f64>>,
+    /// The name of the column they are in.
+    pub weights_column: Option<String>,
+    /// The group of each row, numbered by first appearance.
+    pub groups: Option<Vec<u32>>,
+    /// Row and feature, rising, of every number that was missing and is a mean of all rows now: see [`refill`].
+    pub filled: Vec<(usize, usize)>,
 }
 
 /// Another table, read the way the first was.
@@ -55,13 +68,25 @@ pub struct Alike {
     pub left_out: Vec<usize>,
     /// Texts that the first table did not have.
     pub unseen: Vec<Unseen>,
+    /// How much each row counts, if the first table's rows had weights and this one has that column, too.
+    pub weights: Option<Vec<f64>>,
 }
 
 impl Table {
     /// Of bare arrays.
     #[must_use]
     pub fn of(features: Matrix, target: Target) -> Self {
-        Self { features, target, columns: Columns::default(), image: None, left_out: Vec::new() }
+        Self {
+            features,
+            target,
+            columns: Columns::default(),
+            image: None,
+            left_out: Vec::new(),
+            weights: None,
+            weights_column: None,
+            groups: None,
+            filled: Vec::new(),
+        }
     }
 
     /// Reads a file.
@@ -73,6 +98,12 @@ impl Table {
                 }
                 if options.missing.is_some() {
                     return Err(TableError::NoColumns { what: "missing values" });
+                }
+                if options.weights.is_some() {
+                    return Err(TableError::NoColumns { what: "column of weights" });
+                }
+                if options.group.is_some() {
+                    return Err(TableError::NoColumns { what: "column of groups" });
                 }
                 let target = target.ok_or(TableError::NoTarget { columns: Vec::new() })?;
                 Ok(Self { image, ..Self::of(features, target) })
@@ -91,18 +122,32 @@ impl Table {
                 return Err(TableError::TargetDropped { name });
             }
         }
-        let mut left_out: Vec<&str> = options.drop.iter().map(String::as_str).collect();
-        left_out.push(&name);
+        let mut left_out: Vec<(&str, &'static str)> =
+            options.drop.iter().map(|dropped| (dropped.as_str(), "left out")).collect();
+        left_out.push((&name, "the target"));
+        for (role, other) in [(&options.weights, "the weights"), (&options.group, "the groups")] {
+            if let Some(role) = role {
+                if let Some((_, first)) = left_out.iter().find(|(taken, _)| taken == role) {
+                    return Err(TableError::TwoRoles { name: role.clone(), first, second: other });
+                }
+                left_out.push((role, other));
+            }
+        }
+        let left_out: Vec<&str> = left_out.into_iter().map(|(name, _)| name).collect();
+        let extra = |name: &Option<String>| name.as_ref().map(|name| frame.column(name)).transpose();
+        let (weights, groups) = (extra(&options.weights)?, extra(&options.group)?);
         let recipe = Recipe::learn(frame, &left_out, options.missing.unwrap_or(Missing::Error))?;
         let rows = recipe.usable_rows(frame, Some(column))?;
         let target = Target::of_column(column, &rows)?;
         let (dense, _) = recipe.apply(frame, &rows)?;
         Ok(Self {
-            features: Matrix::Double(Features::Dense(dense)),
-            target,
-            columns: Columns { target: Some(name), recipe: Some(recipe) },
-            image: None,
             left_out: missing_rows(frame, &rows),
+            weights: weights.map(|column| weights_of(column, &rows)).transpose()?,
+            weights_column: options.weights.clone(),
+            groups: groups.map(|column| groups_of(column, &rows)).transpose()?,
+            filled: recipe.filled(frame, &rows),
+            columns: Columns { target: Some(name), recipe: Some(recipe) },
+            ..Self::of(Matrix::Double(Features::Dense(dense)), target)
         })
     }
 
@@ -112,10 +157,11 @@ impl Table {
         self.columns.recipe.as_ref().map(Recipe::feature_names)
     }
 
-    /// Reads another table with the same target, to compare with.
+    /// Reads another table with the same target, to compare with, and its weights where both have that column.
     pub fn read_alike(&self, path: &Path, format: Option<Format>, target: Option<&str>) -> Result<Alike, TableError> {
         let text = matches!(self.target, Target::Text(_));
-        self.columns.read(path, format, target, self.columns.target.as_deref().filter(|_| text))
+        let text_target = self.columns.target.as_deref().filter(|_| text);
+        self.columns.read_weighted(path, format, target, text_target, self.weights_column.as_deref())
     }
 }
 
@@ -129,11 +175,22 @@ impl Columns {
         target: Option<&str>,
         text_target: Option<&str>,
     ) -> Result<Alike, TableError> {
+        self.read_weighted(path, format, target, text_target, None)
+    }
+
+    fn read_weighted(
+        &self,
+        path: &Path,
+        format: Option<Format>,
+        target: Option<&str>,
+        text_target: Option<&str>,
+        weights: Option<&str>,
+    ) -> Result<Alike, TableError> {
         let mut texts = self.recipe.as_ref().map(Recipe::categorical).unwrap_or_default();
         texts.extend(text_target);
         match (source(path, format, target, &texts)?, &self.recipe) {
             (Source::Arrays { features, target, .. }, None) => {
-                Ok(Alike { features, target, left_out: Vec::new(), unseen: Vec::new() })
+                Ok(Alike { features, target, left_out: Vec::new(), unseen: Vec::new(), weights: None })
             }
             (Source::Arrays { .. }, Some(_)) => Err(TableError::NeedsColumns { path: path.into() }),
             (Source::Frame(_), None) => Err(TableError::NeedsArray { path: path.into() }),
@@ -143,7 +200,9 @@ impl Columns {
                 let (dense, unseen) = recipe.apply(&frame, &rows)?;
                 let target = column.map(|column| Target::of_column(column, &rows)).transpose()?;
                 let left_out = missing_rows(&frame, &rows);
-                Ok(Alike { features: Matrix::Double(Features::Dense(dense)), target, left_out, unseen })
+                let weights = weights.and_then(|name| frame.column(name).ok());
+                let weights = weights.map(|column| weights_of(column, &rows)).transpose()?;
+                Ok(Alike { features: Matrix::Double(Features::Dense(dense)), target, left_out, unseen, weights })
             }
         }
     }
@@ -155,4 +214,71 @@ fn source(path: &Path, format: Option<Format>, target: Option<&str>, texts: &[&s
 
 fn missing_rows(frame: &Frame, rows: &[usize]) -> Vec<usize> {
     (0..frame.rows()).filter(|row| rows.binary_search(row).is_err()).collect()
+}
+
+fn weights_of(column: &Column, rows: &[usize]) -> Result<Vec<f64>, TableError> {
+    let name = || column.name.clone();
+    let weight = |&row: &usize| match &column.values {
+        values if values.is_missing(row) => Err(TableError::Without { column: name(), what: "weight", row: row + 1 }),
+        Values::Numeric(numbers) if numbers[row] >= 0.0 && numbers[row].is_finite() => Ok(numbers[row]),
+        Values::Numeric(numbers) => {
+            Err(TableError::Weight { column: name(), value: numbers[row].to_string(), row: row + 1 })
+        }
+        // One text among the numbers makes them all texts.
+        Values::Text(texts) => {
+            let text = texts[row].as_deref().unwrap_or_default();
+            let number = text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0);
+            number.ok_or_else(|| TableError::Weight { column: name(), value: format!("\"{text}\""), row: row + 1 })
+        }
+    };
+    let weights: Vec<f64> = rows.iter().map(weight).collect::<Result<_, _>>()?;
+    if weights.iter().all(|&weight| weight == 0.0) {
+        let what = format!("every weight in column \"{}\" is 0: at least one must be above 0", column.name);
+        return Err(TableError::Unusable { what });
+    }
+    Ok(weights)
+}
+
+fn groups_of(column: &Column, rows: &[usize]) -> Result<Vec<u32>, TableError> {
+    let mut numbers = BTreeMap::new();
+    let group = |&row: &usize| {
+        let name = match &column.values {
+            Values::Numeric(values) if !values[row].is_nan() => values[row].to_string(),
+            Values::Text(texts) if texts[row].is_some() => texts[row].clone().unwrap_or_default(),
+            _ => {
+                return Err(TableError::Without { column: column.name.clone(), what: "group", row: row + 1 });
+            }
+        };
+        let next = numbers.len() as u32;
+        Ok(*numbers.entry(name).or_insert(next))
+    };
+    rows.iter().map(group).collect()
+}
+
+/// The mean of each feature with `filled` places, over the numbers of these `rows` that were not filled in. A feature with no
+/// such number keeps what it was filled with.
+#[must_use]
+pub fn means_without<T: Element>(x: &Features<T>, filled: &[(usize, usize)], rows: &[usize]) -> Vec<(usize, f64)> {
+    // (Only dense tables have named columns, and only those are filled.)
+    let Features::Dense(x) = x else {
+        return Vec::new();
+    };
+    let features: BTreeSet<usize> = filled.iter().map(|&(_, feature)| feature).collect();
+    let mean = |feature: usize| {
+        let given = rows.iter().filter(|&&row| filled.binary_search(&(row, feature)).is_err());
+        let (sum, count) = given.fold((0.0, 0.0), |(sum, n), &row| (sum + x.row(row)[feature].wide(), n + 1.0));
+        (count > 0.0).then_some((feature, sum / count))
+    };
+    features.into_iter().filter_map(mean).collect()
+}
+
+/// Fills the `filled` places again, with other means: those of the training rows alone, so that nothing of the rows held out
+/// is known in training.
+pub fn refill<T: Element>(x: &mut Features<T>, filled: &[(usize, usize)], means: &[(usize, f64)]) {
+    let means: BTreeMap<usize, f64> = means.iter().copied().collect();
+    for &(row, feature) in filled {
+        if let Some(&mean) = means.get(&feature) {
+            x.set(row, feature, mean);
+        }
+    }
 }

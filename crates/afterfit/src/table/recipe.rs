@@ -1,9 +1,11 @@
 //! How named columns become numbers: remembered with a model, applied to every later table.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::frame::{Column, Frame, Values};
-use super::{TableError, Target};
+use super::{TableError, Target, date};
 use crate::objective::Dense;
 
 /// What to do about missing values.
@@ -14,7 +16,7 @@ pub enum Missing {
     Error,
     /// Leave the row out.
     Drop,
-    /// A number: the mean of its column. A text: none of the known ones.
+    /// A number (a date, a boolean): the mean of its column. A text: none of the known ones.
     Mean,
 }
 
@@ -45,6 +47,21 @@ pub enum ColumnRecipe {
         /// The column's name.
         name: String,
         /// Its mean over the training rows.
+        mean: f64,
+    },
+    /// One feature: 1 for true, yes, t or y, 0 for false, no, f or n, in any case. A missing value becomes `mean`.
+    Boolean {
+        /// The column's name.
+        name: String,
+        /// The share of ones over the training rows.
+        mean: f64,
+    },
+    /// One feature: an ISO date or date-time as days, with their fraction, since 1970-01-01 (UTC where no offset is given). A
+    /// missing value becomes `mean`.
+    Date {
+        /// The column's name.
+        name: String,
+        /// Its mean over the training rows, in days.
         mean: f64,
     },
     /// One feature for each text: 1 where the row has it, 0 elsewhere.
@@ -84,7 +101,67 @@ impl ColumnRecipe {
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
-            Self::Number { name, .. } | Self::Categorical { name, .. } => name,
+            Self::Number { name, .. }
+            | Self::Boolean { name, .. }
+            | Self::Date { name, .. }
+            | Self::Categorical { name, .. } => name,
+        }
+    }
+
+    /// What a missing value becomes, if the column is one number.
+    fn mean(&self) -> Option<f64> {
+        match self {
+            Self::Number { mean, .. } | Self::Boolean { mean, .. } | Self::Date { mean, .. } => Some(*mean),
+            Self::Categorical { .. } => None,
+        }
+    }
+
+    /// How many features it becomes.
+    fn width(&self) -> usize {
+        match self {
+            Self::Categorical { values, .. } => values.len(),
+            _ => 1,
+        }
+    }
+
+    /// The number a text stands for, and what such columns hold.
+    fn reading(&self) -> (fn(&str) -> Option<f64>, &'static str) {
+        match self {
+            Self::Boolean { .. } => (truth, "true or false"),
+            Self::Date { .. } => (date::days, "ISO dates"),
+            Self::Number { .. } | Self::Categorical { .. } => (|text| text.parse().ok(), "numbers"),
+        }
+    }
+
+    /// The column's values as numbers, NaN for a missing one.
+    fn numbers<'a>(&self, column: &'a Column) -> Result<Cow<'a, [f64]>, TableError> {
+        let (read, what) = self.reading();
+        let refuse = |text: &dyn std::fmt::Display| TableError::Unusable {
+            what: format!(
+                "column \"{}\" held {what} when the model was fitted, but holds \"{text}\" here",
+                self.name()
+            ),
+        };
+        match &column.values {
+            Values::Numeric(numbers) => {
+                // Parquet's own booleans are 0 and 1; a date is never a bare number.
+                let fits = |value: f64| match self {
+                    Self::Boolean { .. } => value == 0.0 || value == 1.0,
+                    Self::Date { .. } => false,
+                    _ => true,
+                };
+                match numbers.iter().find(|value| !value.is_nan() && !fits(**value)) {
+                    Some(odd) => Err(refuse(odd)),
+                    None => Ok(Cow::Borrowed(numbers)),
+                }
+            }
+            Values::Text(texts) => {
+                let number = |text: &Option<String>| match text {
+                    None => Ok(f64::NAN),
+                    Some(text) => read(text).ok_or_else(|| refuse(text)),
+                };
+                texts.iter().map(number).collect::<Result<Vec<f64>, TableError>>().map(Cow::Owned)
+            }
         }
     }
 }
@@ -112,10 +189,10 @@ impl Recipe {
     #[must_use]
     pub fn feature_names(&self) -> Vec<String> {
         let of = |column: &ColumnRecipe| match column {
-            ColumnRecipe::Number { name, .. } => vec![name.clone()],
             ColumnRecipe::Categorical { name, values } => {
                 values.iter().map(|value| format!("{name}={value}")).collect()
             }
+            number => vec![number.name().to_owned()],
         };
         self.columns.iter().flat_map(of).collect()
     }
@@ -141,27 +218,9 @@ impl Recipe {
         let (mut at, mut all_unseen) = (0, Vec::new());
         for recipe in &self.columns {
             let column = frame.column(recipe.name())?;
-            match (recipe, &column.values) {
-                (ColumnRecipe::Number { mean, .. }, Values::Numeric(numbers)) => {
-                    for (out, &row) in values.chunks_exact_mut(width).zip(rows) {
-                        out[at] = match numbers[row] {
-                            missing if missing.is_nan() && self.missing == Missing::Mean => *mean,
-                            missing if missing.is_nan() => return Err(missing_values(column)),
-                            value => value,
-                        };
-                    }
-                    at += 1;
-                }
-                (ColumnRecipe::Number { name, .. }, Values::Text(texts)) => {
-                    let example = texts.iter().flatten().find(|text| text.parse::<f64>().is_err());
-                    let example = example.cloned().unwrap_or_default();
-                    return Err(TableError::Unusable {
-                        what: format!(
-                            "column \"{name}\" held numbers when the model was fitted, but holds \"{example}\" here"
-                        ),
-                    });
-                }
-                (ColumnRecipe::Categorical { name, values: known }, given) => {
+            match (recipe, recipe.mean()) {
+                (ColumnRecipe::Categorical { name, values: known }, _) => {
+                    let given = &column.values;
                     let mut unseen = Unseen { column: name.clone(), example: String::new(), count: 0 };
                     for (out, &row) in values.chunks_exact_mut(width).zip(rows) {
                         let text = match given {
@@ -183,12 +242,66 @@ impl Recipe {
                     if unseen.count > 0 {
                         all_unseen.push(unseen);
                     }
-                    at += known.len();
+                }
+                (_, mean) => {
+                    let numbers = recipe.numbers(column)?;
+                    for (out, &row) in values.chunks_exact_mut(width).zip(rows) {
+                        out[at] = match (numbers[row], mean) {
+                            (missing, Some(mean)) if missing.is_nan() && self.missing == Missing::Mean => mean,
+                            (missing, _) if missing.is_nan() => return Err(missing_values(column)),
+                            (value, _) => value,
+                        };
+                    }
                 }
             }
+            at += recipe.width();
         }
         Ok((Dense::new(rows.len(), width, values)?, all_unseen))
     }
+
+    /// The places in the features of the given rows that [`apply`](Self::apply) filled in with a mean: row and feature, rising.
+    #[must_use]
+    pub fn filled(&self, frame: &Frame, rows: &[usize]) -> Vec<(usize, usize)> {
+        if self.missing != Missing::Mean {
+            return Vec::new();
+        }
+        let (mut places, mut at) = (Vec::new(), 0);
+        for recipe in &self.columns {
+            if let (Some(_), Ok(column)) = (recipe.mean(), frame.column(recipe.name())) {
+                let missing = rows.iter().enumerate().filter(|(_, row)| column.values.is_missing(**row));
+                places.extend(missing.map(|(place, _)| (place, at)));
+            }
+            at += recipe.width();
+        }
+        places.sort_unstable();
+        places
+    }
+}
+
+/// What people write for true and for false.
+const TRUTHS: [(&str, &str); 4] = [("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n")];
+
+fn truth(text: &str) -> Option<f64> {
+    let is = |word: &str| text.eq_ignore_ascii_case(word);
+    TRUTHS.iter().find_map(|(yes, no)| if is(yes) { Some(1.0) } else { is(no).then_some(0.0) })
+}
+
+/// Whether the texts are the two words of one pair, and both are there.
+fn are_truths(texts: &[Option<String>]) -> bool {
+    let has = |word: &str| texts.iter().flatten().any(|text| text.eq_ignore_ascii_case(word));
+    let only = |yes: &str, no: &str| {
+        texts.iter().flatten().all(|text| text.eq_ignore_ascii_case(yes) || text.eq_ignore_ascii_case(no))
+    };
+    TRUTHS.iter().any(|(yes, no)| only(yes, no) && has(yes) && has(no))
+}
+
+fn mean_of(numbers: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0);
+    for value in numbers.filter(|value| !value.is_nan()) {
+        sum += value;
+        count += 1.0;
+    }
+    sum / count
 }
 
 fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, TableError> {
@@ -205,15 +318,21 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, Table
             if let Some(row) = numbers.iter().position(|value| value.is_infinite()) {
                 return Err(TableError::NotFinite { column: name, value: numbers[row], row: row + 1 });
             }
-            let (mut sum, mut count) = (0.0, 0.0);
-            for value in numbers.iter().filter(|value| !value.is_nan()) {
-                sum += value;
-                count += 1.0;
-            }
-            Ok(ColumnRecipe::Number { name, mean: sum / count })
+            Ok(ColumnRecipe::Number { name, mean: mean_of(numbers.iter().copied()) })
         }
         Values::Text(texts) => {
             refuse_mostly_numbers(&name, texts)?;
+            if are_truths(texts) {
+                return Ok(ColumnRecipe::Boolean {
+                    name,
+                    mean: mean_of(texts.iter().flatten().filter_map(|t| truth(t))),
+                });
+            }
+            if texts.iter().flatten().all(|text| date::days(text).is_some()) {
+                let days = texts.iter().flatten().filter_map(|text| date::days(text));
+                return Ok(ColumnRecipe::Date { name, mean: mean_of(days) });
+            }
+            refuse_other_dates(&name, texts)?;
             let mut values: Vec<String> = texts.iter().flatten().cloned().collect();
             values.sort();
             values.dedup();
@@ -233,9 +352,22 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, Table
 fn refuse_mostly_numbers(name: &str, texts: &[Option<String>]) -> Result<(), TableError> {
     let odd: Vec<&String> = texts.iter().flatten().filter(|text| text.parse::<f64>().is_err()).collect();
     match odd[..] {
-        [first, ..] if 10 * odd.len() <= texts.len() => {
+        [first, ..] if 10 * odd.len() <= texts.iter().flatten().count() => {
             Err(TableError::MostlyNumbers { column: name.into(), text: first.clone(), count: odd.len() })
         }
+        _ => Ok(()),
+    }
+}
+
+/// A date that is not written as such would become a category of its own for every day, one that no later table has.
+fn refuse_other_dates(name: &str, texts: &[Option<String>]) -> Result<(), TableError> {
+    let (mut dates, mut all) = (0, 0);
+    for text in texts.iter().flatten() {
+        dates += usize::from(date::looks_like_one(text));
+        all += 1;
+    }
+    match texts.iter().flatten().find(|text| date::days(text).is_none()) {
+        Some(odd) if 10 * dates >= 9 * all => Err(TableError::OtherDates { column: name.into(), text: odd.clone() }),
         _ => Ok(()),
     }
 }

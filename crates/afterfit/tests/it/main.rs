@@ -13,4 +13,5 @@ mod gradients;
 mod hostile;
 mod identities;
 mod rescale;
+mod tables;
 mod weights;
