@@ -35,6 +35,7 @@ count() { [ "$(grep -o "$1" page.html | wc -l)" "$2" "$3" ]; }
 check "charts are drawn" count '<polyline' -ge 10
 check "a picture for each digit" count 'shape-rendering="crispEdges"' -eq 10
 check "every strength has a row" count '<tr' -ge 40
+check "the rows are folded away" count '<details' -eq 1
 check "the best is marked" count 'class="best"' -eq 1
 check "no chart holds a number that is not one" bash -c '! grep -q "NaN\|inf," page.html'
 check "nothing is fetched" bash -c '! grep -Eq "(src|href)=\"(https?:)?//" page.html'

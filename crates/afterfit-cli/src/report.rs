@@ -17,6 +17,8 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;color:#222;max-widt
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
 th,td{padding:.15rem .7rem;text-align:right}th{border-bottom:2px solid #888}tr.best{background:#fde7c3}tr.onese{background:#e4eefb}\
 td.l{text-align:left;color:#777}svg{max-width:100%;height:auto}figure{margin:0}figcaption{color:#555;font-size:.9rem}\
+figure ul{list-style:none;display:flex;flex-wrap:wrap;gap:.1rem 1.4rem;margin:0;padding:0;font-size:.85rem}\
+figure li i{display:inline-block;width:22px;margin-right:6px;vertical-align:middle}figure li{overflow-wrap:anywhere}summary{cursor:pointer}\
 .pictures{display:flex;flex-wrap:wrap;gap:12px}.pictures div{text-align:center;font-size:.85rem}\
 .cards{display:flex;flex-wrap:wrap;gap:1rem}.card{background:#f5f5f2;border-radius:8px;padding:.6rem 1rem}.card b{display:block;font-size:1.25rem}";
 
@@ -38,9 +40,10 @@ pub(crate) fn page(report: &Report<'_>) -> String {
         learned.rows.len(),
         title = escape(report.title),
     );
-    page.push_str("<h2>Loss against λ</h2>\n");
-    page.push_str(&loss_figure(learned));
-    if best.validation_accuracy.is_some() || best.validation_r2.is_some() {
+    let spread = spread(learned);
+    page.push_str(&format!("<h2>Loss{} against λ</h2>\n", if spread.is_some() { " and R²" } else { "" }));
+    page.push_str(&loss_figure(learned, spread));
+    if spread.is_none() && (best.validation_accuracy.is_some() || best.validation_r2.is_some()) {
         page.push_str(&format!(
             "<h2>{} against λ</h2>\n",
             if best.validation_accuracy.is_some() { "Accuracy" } else { "R²" }
@@ -64,8 +67,11 @@ pub(crate) fn page(report: &Report<'_>) -> String {
         page.push_str(&format!("<li>{}</li>", escape(note)));
     }
     page.push_str("<li>λ multiplies ½‖w‖² next to a mean loss: scikit-learn's <code>Ridge(alpha = nλ)</code>, <code>LogisticRegression(C = 1/(nλ))</code>. Intercepts are not penalized.</li></ul>\n");
-    page.push_str("<h2>Every strength</h2>\n");
-    page.push_str(&full_table(learned));
+    page.push_str(&format!(
+        "<h2>Every strength</h2>\n<details><summary>The numbers of all {} strengths</summary>\n{}</details>\n",
+        learned.rows.len(),
+        full_table(learned)
+    ));
     page.push_str("</body></html>\n");
     page
 }
@@ -89,11 +95,40 @@ fn escape(text: &str) -> String {
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 70.0;
-const RIGHT: f64 = 150.0;
+const RIGHT: f64 = 60.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
 const COLOURS: [&str; 10] =
     ["#4477aa", "#ee6677", "#228833", "#aa8800", "#66ccee", "#aa3377", "#777777", "#994f00", "#117733", "#332288"];
+
+/// A handful of round numbers from `low` to `high`, which are logarithms if `log`.
+fn round_numbers(low: f64, high: f64, log: bool) -> Vec<f64> {
+    if log {
+        let steps: &[f64] = if high - low > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let decades = low.floor() as i32..=high.ceil() as i32;
+        let all = decades.flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)));
+        return all.filter(|value| (low..=high).contains(&value.log10())).collect();
+    }
+    let rough = (high - low) / 5.0;
+    let decade = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * decade).into_iter().find(|&step| step >= rough).unwrap_or(rough);
+    let first = (low / step).ceil() as i64;
+    (0..12).map(|i| (first + i) as f64 * step).take_while(|value| *value <= high).collect()
+}
+
+/// Most characters of a name in a key; the whole of it is shown when the pointer rests there.
+const MOST_NAME: usize = 60;
+
+/// A long name without its middle: columns differ at the end of their names as often as at the start.
+fn shortened(name: &str) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= MOST_NAME {
+        return name.to_owned();
+    }
+    let (head, tail) = (MOST_NAME / 3, MOST_NAME - MOST_NAME / 3 - 1);
+    let ends = [&letters[..head], &['…'], &letters[letters.len() - tail..]];
+    ends.concat().into_iter().collect()
+}
 
 /// A chart over log λ.
 struct Chart {
@@ -103,6 +138,7 @@ struct Chart {
     high: f64,
     log: bool,
     body: String,
+    keys: String,
 }
 
 impl Chart {
@@ -117,25 +153,10 @@ impl Chart {
         let (low, high) = if log { (low.log10(), high.log10()) } else { (low, high) };
         let pad = if high > low { 0.04 * (high - low) } else { 0.5 };
         let to = if to > from { to } else { from + 1.0 };
-        let mut chart = Self { from, to, low: low - pad, high: high + pad, log, body: String::new() };
+        let mut chart =
+            Self { from, to, low: low - pad, high: high + pad, log, body: String::new(), keys: String::new() };
         chart.axes();
         chart
-    }
-
-    /// Round numbers within the axis.
-    fn ticks(&self) -> Vec<f64> {
-        if self.log {
-            let decades = self.low.floor() as i32..=self.high.ceil() as i32;
-            let many = self.high - self.low > 3.0;
-            let steps: &[f64] = if many { &[1.0] } else { &[1.0, 2.0, 5.0] };
-            let all = decades.flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)));
-            return all.filter(|value| (self.low..=self.high).contains(&value.log10())).collect();
-        }
-        let rough = (self.high - self.low) / 5.0;
-        let decade = 10_f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * decade).into_iter().find(|&step| step >= rough).unwrap_or(rough);
-        let first = (self.low / step).ceil() as i64;
-        (0..12).map(|i| (first + i) as f64 * step).take_while(|value| *value <= self.high).collect()
     }
 
     fn x(&self, l2: f64) -> f64 {
@@ -150,7 +171,7 @@ impl Chart {
 
     fn axes(&mut self) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        for value in self.ticks() {
+        for value in round_numbers(self.low, self.high, self.log) {
             let y = self.y(value);
             self.body.push_str(&format!(
                 "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#e4e4e4\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
@@ -187,23 +208,58 @@ impl Chart {
         ));
     }
 
-    fn line(&mut self, points: impl Iterator<Item = (f64, f64)>, colour: &str, width: f64) {
+    /// A line, and its name for when the pointer rests on it.
+    fn line(&mut self, points: impl Iterator<Item = (f64, f64)>, colour: &str, width: f64, name: &str) {
         let path: Vec<String> = points.map(|(l2, value)| format!("{:.1},{:.1}", self.x(l2), self.y(value))).collect();
         self.body.push_str(&format!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"/>",
-            path.join(" ")
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"><title>{}</title></polyline>",
+            path.join(" "),
+            escape(name)
         ));
     }
 
-    fn key(&mut self, at: usize, colour: &str, text: &str, dashed: bool) {
-        let (x, y) = (WIDTH - RIGHT + 14.0, TOP + 14.0 + 20.0 * at as f64);
-        let dash = if dashed { " stroke-dasharray=\"5 4\"" } else { "" };
+    /// A place that says its numbers when the pointer rests on it.
+    fn spot(&mut self, l2: f64, value: f64, text: &str) {
         self.body.push_str(&format!(
-            "<line x1=\"{x}\" x2=\"{:.1}\" y1=\"{y}\" y2=\"{y}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x + 22.0,
-            x + 28.0,
-            y + 4.0,
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"6\" fill-opacity=\"0\"><title>{}</title></circle>",
+            self.x(l2),
+            self.y(value),
             escape(text)
+        ));
+    }
+
+    /// A second axis on the right for `1 − value / spread`.
+    fn right_axis(&mut self, spread: f64, name: &str) {
+        let right = WIDTH - RIGHT;
+        let mut axis = format!("<text x=\"{:.1}\" y=\"{:.1}\">{name}</text>", right + 26.0, HEIGHT - BOTTOM + 20.0);
+        // Round numbers of what is shown: on a logarithmic axis, of the share that is left of the spread.
+        let ticks: Vec<f64> = match self.log {
+            true => {
+                let log = spread.log10();
+                round_numbers(self.low - log, self.high - log, true).into_iter().map(|left| 1.0 - left).collect()
+            }
+            false => round_numbers(1.0 - self.high / spread, 1.0 - self.low / spread, false),
+        };
+        for tick in ticks {
+            let y = self.y((1.0 - tick) * spread);
+            axis.push_str(&format!(
+                "<line x1=\"{right}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#888\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                right + 5.0,
+                right + 8.0,
+                y + 4.0,
+                short(tick)
+            ));
+        }
+        self.body.push_str(&axis);
+    }
+
+    /// A line of the key below the chart.
+    fn key(&mut self, colour: &str, name: &str, dashed: bool) {
+        let style = if dashed { "dashed" } else { "solid" };
+        self.keys.push_str(&format!(
+            "<li title=\"{}\"><i style=\"border-top:2px {style} {colour}\"></i>{}</li>",
+            escape(name),
+            escape(&shortened(name))
         ));
     }
 
@@ -222,31 +278,55 @@ impl Chart {
 
     fn figure(self, caption: &str) -> String {
         format!(
-            "<figure><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-size=\"12\" font-family=\"system-ui,sans-serif\" role=\"img\">{}</svg><figcaption>{}</figcaption></figure>\n",
+            "<figure><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-size=\"12\" font-family=\"system-ui,sans-serif\" role=\"img\">{}</svg><ul>{}</ul><figcaption>{}</figcaption></figure>\n",
             self.body,
+            self.keys,
             escape(caption)
         )
     }
 }
 
-fn loss_figure(learned: &Learned) -> String {
+/// The loss of predicting the mean, if R² is the loss in other units: it needs no figure of its own then.
+fn spread(learned: &Learned) -> Option<f64> {
+    let spreads: Option<Vec<f64>> =
+        learned.rows.iter().map(|row| row.validation_r2.map(|r2| row.validation_loss / (1.0 - r2))).collect();
+    let spreads = spreads?;
+    let first = *spreads.iter().find(|spread| spread.is_finite() && **spread > 0.0)?;
+    // (A perfect fit has no loss to compare with.)
+    let same = |spread: &f64| !spread.is_finite() || *spread == 0.0 || (spread / first - 1.0).abs() < 1e-6;
+    spreads.iter().all(same).then_some(first)
+}
+
+fn loss_figure(learned: &Learned, spread: Option<f64>) -> String {
     let rows = &learned.rows;
     let mut chart = Chart::new(learned, true, rows.iter().flat_map(|row| [row.train_loss, row.validation_loss]));
     chart.shade(learned);
     chart.mark(rows[learned.one_se].l2, "#4477aa");
     chart.mark(rows[learned.best].l2, "#d55e00");
-    chart.line(rows.iter().map(|row| (row.l2, row.train_loss)), "#999", 2.0);
-    chart.line(rows.iter().map(|row| (row.l2, row.validation_loss)), "#222", 2.5);
-    chart.key(0, "#222", "validation", false);
-    chart.key(1, "#999", "training", false);
-    chart.key(2, "#d55e00", "best λ", true);
-    chart.key(3, "#4477aa", "1-SE λ", true);
+    chart.line(rows.iter().map(|row| (row.l2, row.train_loss)), "#999", 2.0, "training");
+    chart.line(rows.iter().map(|row| (row.l2, row.validation_loss)), "#222", 2.5, "validation");
+    for row in rows {
+        let r2 = row.validation_r2.map_or_else(String::new, |r2| format!(", R² {r2:.4}"));
+        let text = format!("λ {}: validation loss {}{r2}", short(row.l2), short(row.validation_loss));
+        chart.spot(row.l2, row.validation_loss, &text);
+    }
+    chart.key("#222", "validation", false);
+    chart.key("#999", "training", false);
+    chart.key("#d55e00", "best λ", true);
+    chart.key("#4477aa", "1-SE λ", true);
+    if let Some(spread) = spread {
+        chart.right_axis(spread, "R²");
+    }
+    let r2 = match spread {
+        Some(_) => " On the right: R² on the validation rows, the same curve in other units.",
+        None => "",
+    };
     let shaded = if rows.iter().any(|row| !row.resolved) {
         " Shaded: the run is too short for these λ; their models are early-stopped."
     } else {
         ""
     };
-    chart.figure(&format!("Mean loss, without the penalty.{shaded}"))
+    chart.figure(&format!("Mean loss, without the penalty.{r2}{shaded}"))
 }
 
 fn score_figure(learned: &Learned) -> String {
@@ -257,9 +337,12 @@ fn score_figure(learned: &Learned) -> String {
     let mut chart = Chart::new(learned, false, rows.iter().map(value).filter(|v| *v > top - 1.0));
     chart.shade(learned);
     chart.mark(rows[learned.best].l2, "#d55e00");
-    chart.line(rows.iter().map(|row| (row.l2, value(row))), "#222", 2.5);
-    chart.key(0, "#222", "validation", false);
-    chart.key(1, "#d55e00", "best λ", true);
+    chart.line(rows.iter().map(|row| (row.l2, value(row))), "#222", 2.5, "validation");
+    for row in rows {
+        chart.spot(row.l2, value(row), &format!("λ {}: {}", short(row.l2), score(row)));
+    }
+    chart.key("#222", "validation", false);
+    chart.key("#d55e00", "best λ", true);
     chart.figure("On the rows held out.")
 }
 
@@ -279,22 +362,23 @@ fn trace_figure(report: &Report<'_>) -> String {
     let mut chart =
         Chart::new(learned, false, order.iter().flat_map(|&i| learned.traces.iter().map(move |weights| weights[i])));
     chart.mark(learned.rows[learned.best].l2, "#d55e00");
-    for (place, &i) in order.iter().enumerate().rev() {
-        let colour = if place < NAMED { COLOURS[place] } else { "#cccccc" };
-        let points = learned.rows.iter().zip(&learned.traces).map(|(row, weights)| (row.l2, weights[i]));
-        chart.line(points, colour, if place < NAMED { 2.0 } else { 1.0 });
-    }
-    for (place, &i) in order.iter().take(NAMED).enumerate() {
+    let name = |i: usize| {
         let feature = match report.names {
             Some(names) => names[i % features].clone(),
             None => format!("feature {}", i % features),
         };
-        let class = match &learned.model.about.classes {
-            Some(classes) => format!(" → {}", classes[i / features]),
-            None => String::new(),
-        };
-        let name: String = format!("{feature}{class}").chars().take(20).collect();
-        chart.key(place, COLOURS[place], &name, false);
+        match &learned.model.about.classes {
+            Some(classes) => format!("{feature} → {}", classes[i / features]),
+            None => feature,
+        }
+    };
+    for (place, &i) in order.iter().enumerate().rev() {
+        let (colour, width) = if place < NAMED { (COLOURS[place], 2.0) } else { ("#cccccc", 1.0) };
+        let points = learned.rows.iter().zip(&learned.traces).map(|(row, weights)| (row.l2, weights[i]));
+        chart.line(points, colour, width, &name(i));
+    }
+    for (place, &i) in order.iter().take(NAMED).enumerate() {
+        chart.key(COLOURS[place], &name(i), false);
     }
     let shown = order.len();
     chart

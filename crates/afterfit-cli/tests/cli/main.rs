@@ -205,6 +205,30 @@ fn fit_prints_a_path_and_saves_a_model_that_predicts() {
 }
 
 #[test]
+fn the_report_names_categories_in_full_and_draws_nothing_twice() {
+    let long = "distance_to_the_nearest_body_of_salt_water_in_kilometres";
+    let houses = houses().replace("town", long).replace("Ulm", "NEAR THE OCEAN AND THE BAY");
+    let here = folder(&[("houses.csv", &houses), ("flowers.csv", &flowers())]);
+    let report = |table: &str, target: &str| {
+        let file = format!("{target}.html");
+        let fit = ["fit", table, "--target", target, "--l2", "1e-4..1e2:7", "--report", &file, "-q"];
+        afterfit().current_dir(here.path()).args(fit).assert().success();
+        std::fs::read_to_string(here.path().join(file)).unwrap()
+    };
+    let page = report("houses.csv", "price");
+    let key = "distance_to_the_near…n_kilometres=NEAR THE OCEAN AND THE BAY</li>";
+    assert!(page.contains(key), "the key shows which category it is");
+    assert!(page.contains(&format!("<li title=\"{long}=NEAR THE OCEAN AND THE BAY\">")), "and has the whole name");
+    assert_eq!(page.matches("<figure>").count(), 2, "loss with R², and weights");
+    assert!(page.contains("Loss and R² against λ") && !page.contains("<h2>R² against λ"));
+    assert_eq!(page.matches(", R² ").count(), 7, "a spot for every strength says both values");
+    let (before, table) = page.split_once("<details>").unwrap();
+    assert!(!before.contains("<tr") && table.matches("<tr").count() == 8, "the table of every strength is collapsed");
+    let page = report("flowers.csv", "kind");
+    assert!(page.contains("<h2>Loss against λ") && page.contains("<h2>Accuracy against λ"));
+}
+
+#[test]
 fn fit_softmax_and_probabilities() {
     let here = folder(&[("flowers.csv", &flowers())]);
     let at = here.path();
@@ -334,6 +358,7 @@ fn errors() {
         ("bad.libsvm", "1 1:2 0:3\n"),
         ("wide.libsvm", "1 4000000000:2\n"),
         ("infinite.csv", &format!("a,b\n{}inf,2.5\n", "1,3.5\n".repeat(20))),
+        ("dates.csv", "day,b\n01/02/2024,2.5\n02/02/2024,3.5\n"),
         ("typo.csv", &format!("a,b\n{}1o,2.5\n", "1,3.5\n".repeat(20))),
         ("overflow.csv", &format!("a,b\n{}2,1e200\n", "1,3.5\n2,4.5\n".repeat(20))),
         ("semicolons.csv", "a;b\n1;2\n"),
@@ -367,6 +392,7 @@ fn errors() {
         ),
         ("twice", &["fit", "twice.csv", "--target", "a"]),
         ("infinite", &["fit", "infinite.csv", "--target", "b"]),
+        ("dates", &["fit", "dates.csv", "--target", "b"]),
         ("typo", &["fit", "typo.csv", "--target", "b"]),
         ("typo_in_target", &["fit", "typo.csv", "--target", "a"]),
         ("overflow", &["fit", "overflow.csv", "--target", "b"]),
