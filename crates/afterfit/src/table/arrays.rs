@@ -6,7 +6,7 @@ use std::path::Path;
 use npyz::npz::{array_name_from_file_name, file_name_from_array_name};
 use npyz::{DType, NpyFile, Order, TypeChar};
 
-use super::{Matrix, Source, TableError, Target, malformed};
+use super::{Column, Matrix, Source, TableError, Target, Values, malformed};
 use crate::files::FileError;
 use crate::objective::{Dense, Features};
 
@@ -110,17 +110,22 @@ impl Array {
         Ok((matrix, image))
     }
 
-    fn target(self, path: &Path, rows: usize) -> Result<Target, TableError> {
+    /// One number for each row.
+    fn column(self, path: &Path, what: &str, rows: usize) -> Result<Vec<f64>, TableError> {
         if self.shape != [rows] && self.shape != [rows, 1] {
             return Err(malformed(
                 path,
-                format!("the target has shape {:?}, but one number for each of {rows} rows is needed", self.shape),
+                format!("{what} has shape {:?}, but one number for each of {rows} rows is needed", self.shape),
             ));
         }
-        let values: Vec<f64> = match self.numbers {
+        Ok(match self.numbers {
             Numbers::Single(values) => values.into_iter().map(f64::from).collect(),
             Numbers::Double(values) => values,
-        };
+        })
+    }
+
+    fn target(self, path: &Path, rows: usize) -> Result<Target, TableError> {
+        let values = self.column(path, "the target", rows)?;
         if let Some(row) = values.iter().position(|value| !value.is_finite()) {
             return Err(malformed(path, format!("the target is {} at row {row}", values[row])));
         }
@@ -148,31 +153,38 @@ pub(super) fn npy(path: &Path, target: Option<&str>) -> Result<Source, TableErro
     Ok(Source::Arrays { features, target, image })
 }
 
-/// Features from the array `x`, `X`, `features` or `data` (or the only one left), the target from the array named.
-pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, TableError> {
-    let explain = |error: zip::result::ZipError| malformed(path, format!("not a readable npz file: {error}"));
-    let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
-    let mut archive = zip::ZipArchive::new(std::io::BufReader::new(file)).map_err(explain)?;
-    let names: Vec<String> =
-        archive.file_names().flatten().filter_map(|name| array_name_from_file_name(&name).map(str::to_owned)).collect();
-    let known = || names.join(", ");
-    let wanted = ["y", "Y", "target", "labels", "label", "y_train"];
-    let label = match target {
-        Some(name) if names.iter().any(|known| known == name) => Some(name.to_owned()),
-        Some(name) => return Err(TableError::UnknownColumn { name: name.into(), known: known() }),
-        None => wanted.iter().find(|name| names.iter().any(|known| known == *name)).map(|name| (*name).to_owned()),
-    };
-    let rest: Vec<&String> = names.iter().filter(|name| Some(*name) != label.as_ref()).collect();
-    let preferred = ["x", "X", "features", "data", "x_train"];
-    let features =
-        preferred.iter().find_map(|name| rest.iter().find(|known| **known == name)).or_else(|| match &rest[..] {
-            [only] => Some(only),
-            _ => None,
-        });
-    let features =
-        features.ok_or_else(|| malformed(path, format!("none of its arrays is clearly the features: {}", known())))?;
-    let mut take = |name: &str| -> Result<Array, TableError> {
-        let mut entry = archive.by_name(&file_name_from_array_name(name)).map_err(explain)?;
+/// The named arrays of a `.npz` file.
+struct Archive<'a> {
+    path: &'a Path,
+    zip: zip::ZipArchive<std::io::BufReader<std::fs::File>>,
+    names: Vec<String>,
+}
+
+impl<'a> Archive<'a> {
+    fn open(path: &'a Path) -> Result<Self, TableError> {
+        let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
+        let zip =
+            zip::ZipArchive::new(std::io::BufReader::new(file)).map_err(|error| Self::unreadable(path, &error))?;
+        let names = zip.file_names().flatten().filter_map(|name| array_name_from_file_name(&name).map(str::to_owned));
+        let names = names.collect();
+        Ok(Self { path, zip, names })
+    }
+
+    fn unreadable(path: &Path, error: &zip::result::ZipError) -> TableError {
+        malformed(path, format!("not a readable npz file: {error}"))
+    }
+
+    fn require(&self, name: &str) -> Result<(), TableError> {
+        match self.names.iter().any(|known| known == name) {
+            true => Ok(()),
+            false => Err(TableError::UnknownColumn { name: name.into(), known: self.names.join(", ") }),
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Result<Array, TableError> {
+        let path = self.path;
+        let entry = self.zip.by_name(&file_name_from_array_name(name));
+        let mut entry = entry.map_err(|error| Self::unreadable(path, &error))?;
         let unreadable = |error: std::io::Error| malformed(path, format!("array {name}: {error}"));
         let header = npyz::NpyHeader::from_reader(&mut entry).map_err(unreadable)?;
         // Unpacked into memory first, and no further than the header claims: a packed array could go on for ever.
@@ -182,8 +194,36 @@ pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, TableErro
         entry.take(claimed).read_to_end(&mut bytes).map_err(unreadable)?;
         let length = bytes.len() as u64;
         array(path, &format!("array {name}"), NpyFile::with_header(header, bytes.as_slice()), length)
+    }
+}
+
+/// The array of this name of a `.npz` file: a number for each of its rows.
+pub(super) fn column(path: &Path, name: &str, rows: usize) -> Result<Column, TableError> {
+    let mut archive = Archive::open(path)?;
+    archive.require(name)?;
+    let values = archive.take(name)?.column(path, &format!("array {name}"), rows)?;
+    Ok(Column { name: name.to_owned(), values: Values::Numeric(values) })
+}
+
+/// Features from the array `x`, `X`, `features` or `data` (or the only one left), the target from the array named.
+pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, TableError> {
+    let mut archive = Archive::open(path)?;
+    let names = &archive.names;
+    let wanted = ["y", "Y", "target", "labels", "label", "y_train"];
+    let label = match target {
+        Some(name) => archive.require(name).map(|()| Some(name.to_owned()))?,
+        None => wanted.iter().find(|name| names.iter().any(|known| known == *name)).map(|name| (*name).to_owned()),
     };
-    let (matrix, image) = take(features)?.features(path)?;
-    let target = label.map(|name| take(&name)?.target(path, matrix.shape()[0])).transpose()?;
+    let rest: Vec<&String> = names.iter().filter(|name| Some(*name) != label.as_ref()).collect();
+    let preferred = ["x", "X", "features", "data", "x_train"];
+    let features =
+        preferred.iter().find_map(|name| rest.iter().find(|known| **known == name)).or_else(|| match &rest[..] {
+            [only] => Some(only),
+            _ => None,
+        });
+    let unclear = || malformed(path, format!("none of its arrays is clearly the features: {}", names.join(", ")));
+    let features = (*features.ok_or_else(unclear)?).clone();
+    let (matrix, image) = archive.take(&features)?.features(path)?;
+    let target = label.map(|name| archive.take(&name)?.target(path, matrix.shape()[0])).transpose()?;
     Ok(Source::Arrays { features: matrix, target, image })
 }

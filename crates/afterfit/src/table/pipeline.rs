@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Format, Frame, Matrix, Missing, Recipe, Source, TableError, Target, Unseen, Values, read};
+use super::{Column, Format, Frame, Matrix, Missing, Recipe, Source, TableError, Target, Unseen, Values, arrays, read};
 use crate::objective::{Element, Features};
 
 /// How a table is to be read.
@@ -19,10 +19,29 @@ pub struct TableOptions {
     pub drop: Vec<String>,
     /// What to do about missing values; `None` refuses them.
     pub missing: Option<Missing>,
-    /// The column that says how much each row counts; no feature.
+    /// The column (npz: array) that says how much each row counts; no feature.
     pub weights: Option<String>,
-    /// The column that says which rows belong together; no feature.
+    /// The column (npz: array) that says which rows belong together; no feature.
     pub group: Option<String>,
+}
+
+impl TableOptions {
+    /// The columns that are no features. Each may have one purpose only.
+    fn left_out(&self) -> Result<Vec<&str>, TableError> {
+        if let Some(name) = self.target.as_ref().filter(|name| self.drop.contains(name)) {
+            return Err(TableError::TargetDropped { name: name.clone() });
+        }
+        let mut roles: Vec<(&str, &'static str)> = self.drop.iter().map(|name| (name.as_str(), "left out")).collect();
+        let named = [(&self.target, "the target"), (&self.weights, "the weights"), (&self.group, "the groups")];
+        for (name, role) in named {
+            let Some(name) = name else { continue };
+            match roles.iter().find(|(taken, _)| taken == name) {
+                Some((_, first)) => return Err(TableError::TwoRoles { name: name.clone(), first, second: role }),
+                None => roles.push((name, role)),
+            }
+        }
+        Ok(roles.into_iter().map(|(name, _)| name).collect())
+    }
 }
 
 /// How the columns of a table became features and a target: kept with a model, applied to every later table.
@@ -91,7 +110,9 @@ impl Table {
 
     /// Reads a file.
     pub fn read(path: &Path, options: &TableOptions) -> Result<Self, TableError> {
-        match source(path, options.format, options.target.as_deref(), &[])? {
+        let left_out = options.left_out()?;
+        let format = options.format.map_or_else(|| Format::of(path), Ok)?;
+        match read(path, format, options.target.as_deref(), &[])? {
             Source::Arrays { features, target, image } => {
                 if !options.drop.is_empty() {
                     return Err(TableError::NoColumns { what: "columns to leave out" });
@@ -99,44 +120,36 @@ impl Table {
                 if options.missing.is_some() {
                     return Err(TableError::NoColumns { what: "missing values" });
                 }
-                if options.weights.is_some() {
-                    return Err(TableError::NoColumns { what: "column of weights" });
-                }
-                if options.group.is_some() {
-                    return Err(TableError::NoColumns { what: "column of groups" });
-                }
+                let rows: Vec<usize> = (0..features.shape()[0]).collect();
+                let extra = |name: &Option<String>, what| match name {
+                    None => Ok(None),
+                    Some(name) if format == Format::Npz => arrays::column(path, name, rows.len()).map(Some),
+                    Some(_) => Err(TableError::NoColumns { what }),
+                };
+                let weights = extra(&options.weights, "column of weights")?;
+                let groups = extra(&options.group, "column of groups")?;
                 let target = target.ok_or(TableError::NoTarget { columns: Vec::new() })?;
-                Ok(Self { image, ..Self::of(features, target) })
+                Ok(Self {
+                    image,
+                    weights: weights.map(|column| weights_of(&column, &rows)).transpose()?,
+                    groups: groups.map(|column| groups_of(&column, &rows)).transpose()?,
+                    ..Self::of(features, target)
+                })
             }
-            Source::Frame(frame) => Self::of_frame(&frame, options),
+            Source::Frame(frame) => Self::of_frame(&frame, options, &left_out),
         }
     }
 
-    fn of_frame(frame: &Frame, options: &TableOptions) -> Result<Self, TableError> {
+    fn of_frame(frame: &Frame, options: &TableOptions, left_out: &[&str]) -> Result<Self, TableError> {
         let known = || frame.columns.iter().take(20).map(|column| column.name.clone()).collect();
         let name = options.target.clone().ok_or_else(|| TableError::NoTarget { columns: known() })?;
         let column = frame.column(&name)?;
         for dropped in &options.drop {
             frame.column(dropped)?;
-            if *dropped == name {
-                return Err(TableError::TargetDropped { name });
-            }
         }
-        let mut left_out: Vec<(&str, &'static str)> =
-            options.drop.iter().map(|dropped| (dropped.as_str(), "left out")).collect();
-        left_out.push((&name, "the target"));
-        for (role, other) in [(&options.weights, "the weights"), (&options.group, "the groups")] {
-            if let Some(role) = role {
-                if let Some((_, first)) = left_out.iter().find(|(taken, _)| taken == role) {
-                    return Err(TableError::TwoRoles { name: role.clone(), first, second: other });
-                }
-                left_out.push((role, other));
-            }
-        }
-        let left_out: Vec<&str> = left_out.into_iter().map(|(name, _)| name).collect();
         let extra = |name: &Option<String>| name.as_ref().map(|name| frame.column(name)).transpose();
         let (weights, groups) = (extra(&options.weights)?, extra(&options.group)?);
-        let recipe = Recipe::learn(frame, &left_out, options.missing.unwrap_or(Missing::Error))?;
+        let recipe = Recipe::learn(frame, left_out, options.missing.unwrap_or(Missing::Error))?;
         let rows = recipe.usable_rows(frame, Some(column))?;
         let target = Target::of_column(column, &rows)?;
         let (dense, _) = recipe.apply(frame, &rows)?;

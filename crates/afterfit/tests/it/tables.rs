@@ -155,6 +155,42 @@ fn weights_and_groups_are_no_features() {
 }
 
 #[test]
+fn weights_and_groups_of_an_npz_file_are_arrays() {
+    fn npy(shape: &[u64], values: &[f64]) -> Vec<u8> {
+        use npyz::WriterBuilder;
+        let mut bytes = Vec::new();
+        let mut writer = npyz::WriteOptions::new().default_dtype().shape(shape).writer(&mut bytes).begin_nd().unwrap();
+        writer.extend(values.iter().copied()).unwrap();
+        writer.finish().unwrap();
+        bytes
+    }
+    let folder = Folder::new();
+    let path = folder.0.path().join("t.npz");
+    let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+    let arrays: [(&str, &[u64], &[f64]); 5] = [
+        ("x", &[3, 1], &[5.0, 6.0, 7.0]),
+        ("y", &[3], &[1.0, 2.0, 3.0]),
+        ("w", &[3], &[1.0, 0.0, 2.5]),
+        ("g", &[3, 1], &[9.0, 4.0, 9.0]),
+        ("short", &[2], &[1.0, 1.0]),
+    ];
+    for (name, shape, values) in arrays {
+        archive.start_file(format!("{name}.npy"), zip::write::SimpleFileOptions::default()).unwrap();
+        std::io::Write::write_all(&mut archive, &npy(shape, values)).unwrap();
+    }
+    archive.finish().unwrap();
+    let roles = TableOptions { weights: Some("w".into()), group: Some("g".into()), ..options() };
+    let table = Table::read(&path, &roles).unwrap();
+    assert_eq!(rows(&table.features), [[5.0], [6.0], [7.0]]);
+    assert_eq!((table.weights, table.groups), (Some(vec![1.0, 0.0, 2.5]), Some(vec![0, 1, 0])));
+    let short = TableOptions { weights: Some("short".into()), ..options() };
+    let error = Table::read(&path, &short).unwrap_err().to_string();
+    assert!(error.ends_with("array short has shape [2], but one number for each of 3 rows is needed"), "{error}");
+    let unknown = TableOptions { group: Some("who".into()), ..options() };
+    assert!(Table::read(&path, &unknown).unwrap_err().to_string().starts_with("no column named \"who\""));
+}
+
+#[test]
 fn bad_weights_and_groups_are_refused_by_name_and_row() {
     let roles = TableOptions { weights: Some("w".into()), group: Some("g".into()), ..options() };
     let refused = |text: &str| read(text, &roles).unwrap_err();
