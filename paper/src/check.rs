@@ -18,6 +18,8 @@ struct Cell {
 /// Relative and absolute room: other processors round sums in other orders, and errors at rounding are noise.
 const RELATIVE: f64 = 1e-5;
 const ABSOLUTE: f64 = 1e-10;
+/// Fig. 5 runs on f32 images: distances between weights of length 30 carry the rounding of its products.
+const ABSOLUTE_SINGLE: f64 = 1e-7;
 
 fn store() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("expected.json")
@@ -99,9 +101,10 @@ pub(crate) fn check(folder: &Path, partial: bool) -> Result<()> {
         let (columns, rows) = read(&folder.join(name))?;
         for cell in cells {
             let at = columns.iter().position(|column| *column == cell.column);
+            let absolute = if name.starts_with("fig5") { ABSOLUTE_SINGLE } else { ABSOLUTE };
             let found = at.and_then(|at| rows.get(cell.row)?.get(at)).copied();
             match found {
-                Some(found) if (found - cell.value).abs() <= RELATIVE * cell.value.abs() + ABSOLUTE => agree += 1,
+                Some(found) if (found - cell.value).abs() <= RELATIVE * cell.value.abs() + absolute => agree += 1,
                 _ => wrong
                     .push(format!("{name}, row {}, {}: {found:?} instead of {:e}", cell.row, cell.column, cell.value)),
             }

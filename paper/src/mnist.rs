@@ -2,7 +2,7 @@
 
 use afterfit::Result;
 use afterfit::datasets::fetch;
-use afterfit::objective::{Dense, Features, LeastSquares, Objective, Softmax};
+use afterfit::objective::{Dense, Features, Glm, LeastSquares, Objective};
 use afterfit::run::Batches;
 use afterfit::run::{Method, Preconditioner};
 use afterfit::table::{self, Format, Matrix, Source};
@@ -250,7 +250,7 @@ pub(crate) fn fig4(images: &Images, seed: u64, tick: &dyn Fn(&str)) -> Result<Ou
 
 /// Figure 5: softmax regression with a ridge of 1 in the loss.
 pub(crate) fn fig5(images: &Images, seed: u64, tick: &dyn Fn(&str)) -> Result<Outcome> {
-    let loss = Softmax::new(images.x.clone(), images.labels.clone(), 10, 1.0, false)?;
+    let loss = Glm::softmax(images.x.clone(), images.labels.clone(), 10, 1.0, false)?;
     let linear_loss = LeastSquares::new(images.x.clone(), one_hot(&images.labels), 10, 0.0, false)?;
     let gram = linear_loss.gram()?.hessian();
     drop(linear_loss);

@@ -1,10 +1,11 @@
 //! `afterfit dial`: models off a dial, and what a dial holds.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use afterfit::checkpoint::{Average, DialReading, Format};
-use afterfit::dial::DialFile;
+use afterfit::dial::{Dial, DialFile};
+use afterfit::model::Model;
 use afterfit::weighting::gamma_of;
 use afterfit::{Answer, Family, Nodes, Target};
 use anyhow::Result;
@@ -158,7 +159,13 @@ fn read(args: &ReadArgs) -> Result<()> {
         })
         .collect();
     let bar = progress_bar(series.model_bytes() * (dial.tracker.sums() as u64 + 2), args.quiet);
-    let written = dial.write(&series, &targets, answer, &mut averages, &layout, &|bytes| bar.inc(bytes));
+    // Dials of a fit are read as models that `predict` takes, if nothing else is asked for.
+    let of_fit = dial.beside.other.contains_key("model");
+    let as_models = of_fit && answer == Answer::Regularized && layout.format == Format::Safetensors;
+    let written = match as_models.then(|| models(&args.dial, &strengths)).transpose()?.flatten() {
+        Some(models) => models.iter().zip(&paths).try_for_each(|(model, path)| model.save(path)),
+        None => dial.write(&series, &targets, answer, &mut averages, &layout, &|bytes| bar.inc(bytes)).map(|_| ()),
+    };
     bar.finish_and_clear();
     if written.is_err() && made {
         let _ = std::fs::remove_dir(&args.output);
@@ -195,6 +202,16 @@ fn read(args: &ReadArgs) -> Result<()> {
         );
     }
     text(&out)
+}
+
+/// The models of a dial that `fit` wrote, at every λ asked for; nothing if it is another dial, or not λ that is asked for.
+fn models(path: &Path, strengths: &[Asked]) -> afterfit::Result<Option<Vec<Model>>> {
+    let mut dial = Dial::load(path)?;
+    let model = |asked: &Asked| match asked.target {
+        Target::L2(l2) => Model::of_dial(&mut dial, l2),
+        _ => Ok(None),
+    };
+    strengths.iter().map(model).collect()
 }
 
 /// A few values of a family's range, and the targets they stand for.

@@ -1,13 +1,16 @@
-//! `afterfit fit`: one training run, the whole regularization path, the best λ, a saved model.
+//! `afterfit fit`: the whole regularization path of a table, exact and certified, the best λ, a saved model.
+
+mod streamed;
 
 use std::path::PathBuf;
 use std::time::Instant;
 
-use afterfit::fit::{RidgeRun, SoftmaxRun};
-use afterfit::learn::{Learned, ModelChoice, Polish, Row, Seconds, Settings, Validation, learn};
+use afterfit::fit::{AveragedRun, ExactRun, RidgeRun};
+use afterfit::learn::{Learned, ModelChoice, Row, Seconds, Settings, Validation, learn};
+use afterfit::metrics::Scoring;
 use afterfit::objective::Kernel;
 use afterfit::run::Method;
-use afterfit::table::{Alike, Format, Missing, Table, TableError, TableOptions, Target, Unseen};
+use afterfit::table::{Alike, ColumnRecipe, Format, Missing, Table, TableError, TableOptions, Target, Unseen};
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -20,8 +23,14 @@ use crate::table;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ModelName {
+    /// Least squares.
     Linear,
+    /// Classes: logistic regression for two, softmax for more.
+    #[value(alias = "logistic")]
     Softmax,
+    /// Counts, with a logarithmic link.
+    Poisson,
+    /// Kernel ridge.
     Kernel,
 }
 
@@ -40,9 +49,9 @@ enum KernelName {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PolishName {
-    Best,
-    All,
+enum ClassWeight {
+    /// Every class has the same weight in all.
+    Balanced,
 }
 
 #[derive(clap::Args)]
@@ -70,7 +79,7 @@ pub(crate) struct Args {
     /// Share of the rows held out to judge the strengths.
     #[arg(long, value_name = "SHARE", default_value_t = 0.2, conflicts_with_all = ["cv", "test"])]
     validation: f64,
-    /// Judge by k-fold cross-validation (one run a fold, and one on all rows for the model).
+    /// Judge by k-fold cross-validation (a path for each fold, and one on all rows for the model).
     #[arg(long, value_name = "K", conflicts_with = "test")]
     cv: Option<usize>,
     /// Judge on this table instead.
@@ -79,7 +88,25 @@ pub(crate) struct Args {
     /// The test table's target, where that is a file of its own (npy, IDX).
     #[arg(long, value_name = "FILE", requires = "test")]
     test_target: Option<String>,
-    /// The optimizer (default: preconditioned descent for linear and kernel, nesterov for softmax).
+    /// Hold rows out so many times, each with the next seed; the model is then fitted on all rows.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "test")]
+    repeats: usize,
+    /// Rows with the same value in this column are held out together (no feature).
+    #[arg(long, value_name = "COLUMN", conflicts_with = "test")]
+    group: Option<String>,
+    /// Give every fold its share of each class.
+    #[arg(long, conflicts_with = "test")]
+    stratify: bool,
+    /// What the strengths are judged by (default: the model's own loss).
+    #[arg(long, value_name = "NAME", value_parser = crate::strengths::one_of::<Scoring>(&Scoring::NAMES))]
+    scoring: Option<Scoring>,
+    /// How much each row counts, in training and in judging: a column (no feature).
+    #[arg(long, value_name = "COLUMN")]
+    weights: Option<String>,
+    /// How much each class counts in training.
+    #[arg(long, value_enum, value_name = "HOW")]
+    class_weight: Option<ClassWeight>,
+    /// The optimizer (default: preconditioned descent for linear and kernel, nesterov for --average-only).
     #[arg(long, value_name = "NAME", value_parser = ["sgd", "preconditioned", "heavy-ball", "nesterov", "nesterov-paper"])]
     optimizer: Option<String>,
     /// Momentum of heavy-ball and nesterov.
@@ -91,30 +118,36 @@ pub(crate) struct Args {
     /// Rate η (default: from the largest curvature).
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
-    /// Steps (default: linear and kernel as many as the smallest λ needs, softmax 30 epochs and at least 3000 steps).
+    /// Steps (default: linear and kernel as many as the smallest λ needs, --average-only 30 epochs and at least 3000 steps).
     #[arg(long, value_name = "K")]
     steps: Option<u64>,
-    /// Rows a step of softmax; 0 takes all (default: all of up to 4096 rows, else 500).
+    /// Rows a step of --average-only; 0 takes all (default: all of up to 4096 rows, else 500).
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// The same seed gives the same split, batches and model.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Give every feature mean 0 and spread 1 first; the saved model takes the table as it is.
+    /// Give every feature mean 0 and spread 1 first, measured on the rows that are trained on; the saved model takes the table as it is.
     #[arg(long)]
     standardize: bool,
     /// What to do about missing values: refuse them (error), leave their rows out (drop), or take the column's mean, and none of the known texts (mean).
     #[arg(long, value_name = "HOW", value_parser = crate::strengths::one_of::<Missing>(&Missing::NAMES), default_value = "error")]
     missing: Missing,
+    /// Read the table a piece at a time, in memory that does not grow with its rows (linear models of csv, parquet and libsvm; done unasked when the file is larger than a quarter of the free memory).
+    #[arg(long)]
+    stream: bool,
     /// Fit an intercept, which is never penalized.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     bias: bool,
-    /// Softmax: keep the averages as they are.
+    /// Softmax, poisson: how exact every λ must be: the excess loss it may be left with, as a share of what the features gain [default: 1e-9, 3e-6 for float32 data].
+    #[arg(long, value_name = "E", conflicts_with = "average_only")]
+    tolerance: Option<f64>,
+    /// Softmax: averages of one training run instead of the exact path (the paper's way: approximations, in a fraction of the time).
+    #[arg(long)]
+    average_only: bool,
+    /// --average-only: keep the averages as they are, without the one-number rescale.
     #[arg(long)]
     no_rescale: bool,
-    /// Softmax: make the chosen model (or all) the exact minimizer, by L-BFGS from the average.
-    #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "best")]
-    polish: Option<PolishName>,
     /// The kernel of --model kernel [default: rbf].
     #[arg(long, value_enum)]
     kernel: Option<KernelName>,
@@ -127,13 +160,13 @@ pub(crate) struct Args {
     /// Constant of the polynomial kernel.
     #[arg(long, value_name = "C", default_value_t = 1.0)]
     offset: f64,
-    /// Save the model at the best λ.
+    /// Save the model at the best λ; it holds the whole path, so that `predict --l2` can take any other (not with --average-only: see --dial).
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write a page with curves, weights and the table.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Softmax: save the dial, from which any λ of the range can be read.
+    /// --average-only: save the dial, from which any λ of the range can be read.
     #[arg(long, value_name = "FILE")]
     dial: Option<PathBuf>,
     /// Overwrite existing files.
@@ -157,8 +190,8 @@ struct Output<'a> {
     runs: usize,
     seconds: Seconds,
     notes: &'a [String],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    polished: &'a [afterfit::learn::PolishReport],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scoring: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -176,8 +209,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         target: args.target.clone(),
         drop: args.drop.clone(),
         missing: Some(args.missing).filter(|missing| *missing != Missing::Error),
-        ..TableOptions::default()
+        weights: args.weights.clone(),
+        group: args.group.clone(),
     };
+    if let Some(stream) = streamed::survey(args, &options)? {
+        return streamed::run(args, &stream, start.elapsed().as_secs_f64());
+    }
     let table =
         output::working("reading", args.quiet, || Table::read(&args.data, &options)).map_err(|e| explain(e.into()))?;
     let read_seconds = start.elapsed().as_secs_f64();
@@ -187,19 +224,41 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         say(&format!("left out {left} of {} rows with missing values", rows + left));
     }
     say(&format!("read {} rows × {columns} features from {} in {:.2} s", rows, args.data.display(), read_seconds));
-    let (model, name, why) = choose_model(args, &table)?;
-    refuse_pointless(args, model)?;
-    say(&format!("model: {name} ({why})"));
-    if args.dial.is_some() && model != ModelChoice::Softmax {
-        return Err(Advice::error(
-            "--dial is written by softmax runs only",
-            "a linear or kernel path is exact: save the model at the λ you want",
-        ));
+    for column in table.columns.recipe.iter().flat_map(|recipe| &recipe.columns) {
+        if let ColumnRecipe::Categorical { name, values } = column
+            && values.len() > 20
+            && 2 * values.len() > rows
+        {
+            say(&format!(
+                "warning: column \"{name}\" holds {} different texts in {rows} rows, like \"{}\": each becomes a feature; numbers must be written without separators or units, identifiers are best left out (--drop)",
+                values.len(),
+                values[0]
+            ));
+        }
     }
-    let settings = settings(args, model, &table)?;
+    let (model, name, why) = choose_model(args, &table)?;
+    refuse_pointless(args, model, treat_as_classes(args, &table.target))?;
+    say(&format!("model: {name} ({why})"));
+    let settings = settings(args, model, validation(args, &table)?, treat_as_classes(args, &table.target))?;
     let (names, image) = (table.feature_names(), table.image);
     let mut learned = output::working("training", args.quiet, || learn(table, &settings)).map_err(explain)?;
     learned.seconds.read = read_seconds;
+    finish(args, learned, name, names.as_deref(), image)
+}
+
+/// Writes what was asked for and prints the path.
+fn finish(
+    args: &Args,
+    mut learned: Learned,
+    name: &'static str,
+    names: Option<&[String]>,
+    image: Option<[usize; 2]>,
+) -> Result<()> {
+    let say = |text: &str| {
+        if !args.quiet {
+            eprintln!("{text}");
+        }
+    };
     if let Some(file) = &args.output {
         learned.model.save(file)?;
         say(&format!("wrote the model to {}", file.display()));
@@ -210,7 +269,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(file) = &args.report {
         let title = format!("{name} model of {}", args.data.file_name().unwrap_or_default().to_string_lossy());
-        let page = report::page(&Report { title: &title, learned: &learned, names: names.as_deref(), image });
+        let page = report::page(&Report { title: &title, learned: &learned, names, image });
         output::write_file(file, page.as_bytes())?;
         say(&format!("wrote the report to {}", file.display()));
     }
@@ -224,7 +283,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             runs: learned.runs,
             seconds: learned.seconds,
             notes: &learned.notes,
-            polished: &learned.polished,
+            scoring: learned.scoring.map(|scoring| scoring.to_string()),
         });
     }
     output::text(&summary(&learned))
@@ -240,16 +299,17 @@ pub(crate) fn summary(learned: &Learned) -> String {
         "\nbest λ     {}  (validation loss {}{})\n1-SE λ     {}  (the strongest within one standard error of the best)\n",
         short(best.l2),
         short(best.validation_loss),
-        match (best.validation_accuracy, best.validation_r2) {
-            (Some(accuracy), _) => format!(", accuracy {:.2} %", 100.0 * accuracy),
-            (_, Some(r2)) => format!(", R² {r2:.4}"),
+        match (best.validation_score.zip(learned.scoring), best.validation_accuracy, best.validation_r2) {
+            (Some((score, scoring)), ..) => format!(", {scoring} {}", short(score)),
+            (_, Some(accuracy), _) => format!(", accuracy {:.2} %", 100.0 * accuracy),
+            (_, _, Some(r2)) => format!(", R² {r2:.4}"),
             _ => String::new(),
         },
         short(one_se.l2)
     ));
     let Seconds { read, train, average, select } = learned.seconds;
     text.push_str(&format!(
-        "time       read {read:.2} s, train {train:.2} s, average {average:.2} s, select {select:.2} s ({} run{})\n",
+        "time       read {read:.2} s, fit {train:.2} s, certify or average {average:.2} s, select {select:.2} s ({} path{})\n",
         learned.runs,
         if learned.runs == 1 { "" } else { "s" }
     ));
@@ -302,9 +362,10 @@ fn advise(error: &TableError) -> Option<anyhow::Error> {
         }
         TableError::OtherDates { .. } => "write them like 2024-05-31, or leave the column out with --drop",
         TableError::TargetDropped { .. } => "the target is no feature as it is: leave it out of --drop",
-        TableError::NoColumns { .. } => "--drop and --missing apply to csv and parquet",
+        TableError::NoColumns { .. } => "--drop, --missing, --weights and --group apply to csv and parquet",
         TableError::NeedsColumns { .. } => "give it a csv or parquet file",
         TableError::NeedsArray { .. } => "give it the same kind of file it was fitted on",
+        TableError::NotStreamed { .. } => "leave --stream out; convert a table that does not fit in memory to parquet",
         TableError::UnknownFormat { .. } => "name it with --format csv|parquet|npy|npz|libsvm|idx",
         _ => return None,
     };
@@ -321,7 +382,7 @@ fn choose_model(args: &Args, table: &Table) -> Result<(ModelChoice, &'static str
         None if text => (ModelName::Softmax, "guessed: the target holds texts"),
         None if classes => (
             ModelName::Softmax,
-            "guessed: the target holds few different whole numbers; --model linear would take them as numbers",
+            "guessed: the target holds few different whole numbers; --model linear or poisson would take them as numbers",
         ),
         None => (ModelName::Linear, "guessed: the target holds numbers"),
     };
@@ -344,6 +405,13 @@ fn choose_model(args: &Args, table: &Table) -> Result<(ModelChoice, &'static str
             (ModelChoice::Softmax, "softmax", why)
         }
         ModelName::Softmax => (ModelChoice::Softmax, "softmax", why),
+        ModelName::Poisson if text => {
+            return Err(Advice::error(
+                "the target is not numeric, and a poisson model predicts counts",
+                "use --model softmax",
+            ));
+        }
+        ModelName::Poisson => (ModelChoice::Poisson, "poisson", why),
         ModelName::Kernel => {
             let gamma = args.gamma.unwrap_or(1.0 / table.features.shape()[1] as f64);
             let kernel = match args.kernel.unwrap_or(KernelName::Rbf) {
@@ -352,7 +420,7 @@ fn choose_model(args: &Args, table: &Table) -> Result<(ModelChoice, &'static str
                 KernelName::Polynomial => Kernel::Polynomial { gamma, offset: args.offset, degree: args.degree },
                 KernelName::Laplacian => Kernel::Laplacian { gamma },
             };
-            let why = match treat_as_classes(args, table) {
+            let why = match treat_as_classes(args, &table.target) {
                 true => "as asked; the target is taken as classes (--target-as number otherwise)",
                 false => "as asked; the target is taken as a number (--target-as classes otherwise)",
             };
@@ -362,13 +430,24 @@ fn choose_model(args: &Args, table: &Table) -> Result<(ModelChoice, &'static str
 }
 
 /// An option that would be ignored is a misunderstanding worth an error.
-fn refuse_pointless(args: &Args, model: ModelChoice) -> Result<()> {
-    let softmax = model == ModelChoice::Softmax;
+fn refuse_pointless(args: &Args, model: ModelChoice, as_classes: bool) -> Result<()> {
     let kernel = matches!(model, ModelChoice::Kernel(_));
+    let path = matches!(model, ModelChoice::Softmax | ModelChoice::Poisson);
+    let averaged = model == ModelChoice::Softmax && args.average_only;
+    let classes = model == ModelChoice::Softmax || (as_classes && model != ModelChoice::Poisson);
     let paper = args.optimizer.as_deref() == Some("nesterov-paper");
     let pointless = [
-        ("--batch", args.batch.is_some() && !softmax, "--model softmax"),
-        ("--no-rescale", args.no_rescale && !softmax, "--model softmax"),
+        ("--average-only", args.average_only && !averaged, "--model softmax"),
+        ("--batch", args.batch.is_some() && !averaged, "--average-only"),
+        ("--no-rescale", args.no_rescale && !averaged, "--average-only"),
+        ("--dial", args.dial.is_some() && !averaged, "--average-only; a model holds its exact path by itself"),
+        ("--optimizer", args.optimizer.is_some() && path && !averaged, "--average-only"),
+        ("--momentum", args.momentum.is_some() && path && !averaged, "--average-only"),
+        ("--rate", args.rate.is_some() && path && !averaged, "--average-only"),
+        ("--steps", args.steps.is_some() && path && !averaged, "--average-only"),
+        ("--tolerance", args.tolerance.is_some() && !path, "--model softmax or poisson"),
+        ("--class-weight", args.class_weight.is_some() && !classes, "classes"),
+        ("--stratify", args.stratify && !classes, "classes"),
         ("--kernel", args.kernel.is_some() && !kernel, "--model kernel"),
         ("--gamma", args.gamma.is_some() && !kernel, "--model kernel"),
         ("--alpha", args.alpha.is_some() && !paper, "--optimizer nesterov-paper"),
@@ -382,23 +461,23 @@ fn refuse_pointless(args: &Args, model: ModelChoice) -> Result<()> {
 }
 
 /// Whether a linear or kernel model takes the target as classes.
-fn treat_as_classes(args: &Args, table: &Table) -> bool {
+fn treat_as_classes(args: &Args, target: &Target) -> bool {
     match args.target_as {
         Some(kind) => kind == TargetKind::Classes,
         None => match args.model {
-            Some(ModelName::Kernel) => table.target.looks_like_classes(),
-            _ => matches!(table.target, Target::Text(_)),
+            Some(ModelName::Kernel) => target.looks_like_classes(),
+            _ => matches!(target, Target::Text(_)),
         },
     }
 }
 
-fn settings(args: &Args, model: ModelChoice, table: &Table) -> Result<Settings> {
-    let validation = match (&args.test, args.cv) {
+fn validation(args: &Args, table: &Table) -> Result<Validation> {
+    Ok(match (&args.test, args.cv) {
         (Some(file), _) => {
             // An npz array goes by the same name in both; an IDX or npy target names the training table's own file.
             let by_name = matches!(args.format.or(Format::of(file).ok()), Some(Format::Npz));
             let named = args.test_target.as_deref().or(args.target.as_deref().filter(|_| by_name));
-            let Alike { features, target, left_out, unseen, .. } =
+            let Alike { features, target, left_out, unseen, weights } =
                 table.read_alike(file, args.format, named).map_err(|e| explain(e.into()))?;
             warn_unseen(&unseen, args.quiet);
             if !left_out.is_empty() && !args.quiet {
@@ -410,11 +489,14 @@ fn settings(args: &Args, model: ModelChoice, table: &Table) -> Result<Settings> 
                     "the test table needs the same target as the data",
                 )
             })?;
-            Validation::Rows(features, target)
+            Validation::Rows(features, target, weights)
         }
         (None, Some(count)) => Validation::Folds(count),
         (None, None) => Validation::Share(args.validation),
-    };
+    })
+}
+
+fn settings(args: &Args, model: ModelChoice, validation: Validation, classes: bool) -> Result<Settings> {
     let named = OptimizerArgs {
         optimizer: args.optimizer.clone(),
         momentum: args.momentum,
@@ -436,28 +518,29 @@ fn settings(args: &Args, model: ModelChoice, table: &Table) -> Result<Settings> 
             (Some(optimizer), method.map_err(afterfit::Error::from)?)
         }
     };
+    let averaged = AveragedRun {
+        method,
+        rate: args.rate,
+        steps: args.steps,
+        batch: args.batch,
+        rescale: !args.no_rescale,
+        ..AveragedRun::default()
+    };
     Ok(Settings {
-        model,
-        l2: args.l2.values().to_vec(),
         validation,
+        repeats: args.repeats,
+        stratify: args.stratify,
+        scoring: args.scoring,
+        balanced: args.class_weight == Some(ClassWeight::Balanced),
         bias: args.bias,
         standardize: args.standardize,
         ridge: RidgeRun { optimizer: ridge, rate: args.rate, steps: args.steps, ..RidgeRun::default() },
-        classes: treat_as_classes(args, table),
-        softmax: SoftmaxRun {
-            method,
-            rate: args.rate,
-            steps: args.steps,
-            batch: args.batch,
-            rescale: !args.no_rescale,
-            ..SoftmaxRun::default()
-        },
+        exact: ExactRun { tolerance: args.tolerance, ..ExactRun::default() },
+        average_only: args.average_only.then_some(averaged),
         seed: args.seed,
-        polish: match args.polish {
-            None => Polish::Off,
-            Some(PolishName::Best) => Polish::Best,
-            Some(PolishName::All) => Polish::All,
-        },
+        classes,
+        keep_path: args.output.is_some() && !args.average_only,
+        ..Settings::new(model, args.l2.values().to_vec())
     })
 }
 

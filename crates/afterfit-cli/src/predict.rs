@@ -1,6 +1,7 @@
 //! `afterfit predict`: labels, numbers or probabilities for a table.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use afterfit::model::{Kind, Model, argmax, probabilities};
 use afterfit::table::{Alike, Format};
@@ -30,6 +31,9 @@ pub(crate) struct Args {
     /// The table's format, if its name does not tell.
     #[arg(long, value_parser = crate::strengths::one_of::<Format>(&Format::NAMES))]
     format: Option<Format>,
+    /// Another λ of the path that the model holds: a number, best or 1se [default: best].
+    #[arg(long, value_name = "L2")]
+    l2: Option<Strength>,
     /// How to print.
     #[arg(long, value_enum, default_value_t = Style::Csv)]
     style: Style,
@@ -50,12 +54,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let outputs: Vec<&PathBuf> = args.output.iter().collect();
     output::require_outputs(&outputs, &[&args.data, &args.model], args.force)?;
-    let model = Model::load(&args.model)?;
+    let model = at(Model::load(&args.model)?, args.l2)?;
     let about = &model.about;
     let Alike { features, left_out, unseen, .. } =
         about.columns.read(&args.data, args.format, None, None).map_err(|error| explain(error.into()))?;
     warn_unseen(&unseen, args.quiet);
-    let mut scores = model.scores(&features)?;
+    let scores = model.scores(&features)?;
     if !left_out.is_empty() && !args.quiet {
         let rows = left_out.len() + scores.len() / about.outputs;
         eprintln!("{} of {rows} rows have missing values: their predictions are empty", left_out.len());
@@ -64,7 +68,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let row = in_file(at / about.outputs, &left_out) + 1;
         return Err(output::Advice::error(format!("row {row}: the prediction overflows"), "its numbers are too large"));
     }
-    let outputs = about.outputs;
+    let mut scores = model.class_scores(scores);
+    let outputs = about.classes.as_ref().map_or(1, Vec::len);
+    if about.model == Kind::Poisson {
+        scores.iter_mut().for_each(|score| *score = score.exp());
+    }
     let name = about.columns.target.clone().unwrap_or_else(|| "prediction".into());
     let mut text = String::new();
     let mut lines: Vec<String> = Vec::with_capacity(scores.len() / outputs);
@@ -143,6 +151,46 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(file) => output::write_file(file, text.as_bytes()),
         None => output::text(&text),
     }
+}
+
+/// Which λ of a path.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Strength {
+    Best,
+    OneStandardError,
+    Value(f64),
+}
+
+impl FromStr for Strength {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "best" => Ok(Self::Best),
+            "1se" => Ok(Self::OneStandardError),
+            number => {
+                let value = number.parse().ok().filter(|value: &f64| *value > 0.0 && value.is_finite());
+                value.map(Self::Value).ok_or_else(|| format!("`{number}` is neither a number above 0 nor best or 1se"))
+            }
+        }
+    }
+}
+
+/// The model at the λ asked for.
+fn at(model: Model, strength: Option<Strength>) -> Result<Model> {
+    let l2 = match (strength, model.about.chosen) {
+        (None, _) => return Ok(model),
+        (Some(Strength::Value(l2)), _) => l2,
+        (Some(Strength::Best), Some(chosen)) => chosen.best,
+        (Some(Strength::OneStandardError), Some(chosen)) => chosen.one_se,
+        (Some(_), None) => {
+            return Err(output::Advice::error(
+                "this model does not say which λ validation chose",
+                "give a number, or fit it anew",
+            ));
+        }
+    };
+    Ok(model.at(l2)?)
 }
 
 /// Where the row of this place among those kept lies in the file.

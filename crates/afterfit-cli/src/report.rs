@@ -3,7 +3,7 @@
 use afterfit::learn::Learned;
 
 use crate::output::short;
-use crate::table::score;
+use crate::table::{certainty, score, score_name};
 
 /// What a page is made from.
 pub(crate) struct Report<'a> {
@@ -26,15 +26,18 @@ figure li i{display:inline-block;width:22px;margin-right:6px;vertical-align:midd
 pub(crate) fn page(report: &Report<'_>) -> String {
     let learned = report.learned;
     let (best, one_se) = (&learned.rows[learned.best], &learned.rows[learned.one_se]);
-    let score_name = if best.validation_accuracy.is_some() { "validation accuracy" } else { "validation R²" };
+    let (score_name, best_score) = match score_name(learned) {
+        name if name.is_empty() => ("validation loss".to_owned(), short(best.validation_loss)),
+        name => (format!("validation {name}"), score(best)),
+    };
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
 <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n<div class=\"cards\">\
 <div class=\"card\">best λ<b>{}</b></div><div class=\"card\">1-SE λ<b>{}</b></div><div class=\"card\">{score_name}<b>{}</b></div>\
-<div class=\"card\">strengths from {} run{}<b>{}</b></div></div>\n",
+<div class=\"card\">strengths, {} path{}<b>{}</b></div></div>\n",
         short(best.l2),
         short(one_se.l2),
-        score(best),
+        best_score,
         learned.runs,
         if learned.runs == 1 { "" } else { "s" },
         learned.rows.len(),
@@ -66,7 +69,7 @@ pub(crate) fn page(report: &Report<'_>) -> String {
     for note in &learned.notes {
         page.push_str(&format!("<li>{}</li>", escape(note)));
     }
-    page.push_str("<li>λ multiplies ½‖w‖² next to a mean loss: scikit-learn's <code>Ridge(alpha = nλ)</code>, <code>LogisticRegression(C = 1/(nλ))</code>. Intercepts are not penalized.</li></ul>\n");
+    page.push_str("<li>λ multiplies ½‖w‖² next to a mean loss: scikit-learn's <code>Ridge(alpha = nλ)</code>, <code>LogisticRegression(C = 1/(nλ))</code>, <code>PoissonRegressor(alpha = λ)</code>, <code>KernelRidge(alpha = nλ)</code> of a centred kernel, where n is the number of training rows, or the sum of their weights. Losses are half the mean squared error, the log-loss, or half the Poisson deviance. Intercepts are not penalized.</li></ul>\n");
     page.push_str(&format!(
         "<h2>Every strength</h2>\n<details><summary>The numbers of all {} strengths</summary>\n{}</details>\n",
         learned.rows.len(),
@@ -322,7 +325,7 @@ fn loss_figure(learned: &Learned, spread: Option<f64>) -> String {
         None => "",
     };
     let shaded = if rows.iter().any(|row| !row.resolved) {
-        " Shaded: the run is too short for these λ; their models are early-stopped."
+        " Shaded: unresolved, the certificates of these λ are too wide."
     } else {
         ""
     };
@@ -344,6 +347,11 @@ fn score_figure(learned: &Learned) -> String {
     chart.key("#222", "validation", false);
     chart.key("#d55e00", "best λ", true);
     chart.figure("On the rows held out.")
+}
+
+/// The class that an output speaks for: of two classes, the only one speaks for the second.
+fn class_of(output: usize, learned: &Learned) -> usize {
+    output + usize::from(learned.model.about.outputs == 1)
 }
 
 /// Most lines a trace shows.
@@ -368,7 +376,7 @@ fn trace_figure(report: &Report<'_>) -> String {
             None => format!("feature {}", i % features),
         };
         match &learned.model.about.classes {
-            Some(classes) => format!("{feature} → {}", classes[i / features]),
+            Some(classes) => format!("{feature} → {}", classes[class_of(i / features, learned)]),
             None => feature,
         }
     };
@@ -402,7 +410,7 @@ fn pictures(report: &Report<'_>) -> Option<String> {
             .about
             .classes
             .as_ref()
-            .map_or_else(|| format!("output {output}"), |classes| classes[output].clone());
+            .map_or_else(|| format!("output {output}"), |classes| classes[class_of(output, learned)].clone());
         let (w, h) = (cell * width, cell * height);
         html.push_str(&format!("<div><svg width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {width} {height}\" shape-rendering=\"crispEdges\"><rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"));
         for (i, &value) in weights.iter().enumerate() {
@@ -451,7 +459,7 @@ fn confusion_table(confusion: &[Vec<usize>], classes: &[String]) -> String {
 
 fn full_table(learned: &Learned) -> String {
     let first = &learned.rows[0];
-    let score_name = if first.validation_accuracy.is_some() { "accuracy" } else { "R²" };
+    let score_name = score_name(learned);
     let degrees = first.degrees_of_freedom.is_some();
     let scale = first.scale.is_some();
     let mut html =
@@ -459,6 +467,7 @@ fn full_table(learned: &Learned) -> String {
     if degrees {
         html.push_str("<th>degrees of freedom</th>");
     }
+    html.push_str("<th>excess loss ≤</th><th>distance ≤</th>");
     if scale {
         html.push_str("<th>rescaled by</th>");
     }
@@ -482,6 +491,8 @@ fn full_table(learned: &Learned) -> String {
         if degrees {
             html.push_str(&format!("<td>{:.1}</td>", row.degrees_of_freedom.unwrap_or(f64::NAN)));
         }
+        let certificate = &row.certificate;
+        html.push_str(&format!("<td>{}</td><td>{:.0e}</td>", certainty(certificate.excess), certificate.distance));
         if scale {
             html.push_str(&format!("<td>{:.3}</td>", row.scale.unwrap_or(1.0)));
         }
@@ -493,7 +504,7 @@ fn full_table(learned: &Learned) -> String {
             remarks.push("1-SE".to_owned());
         }
         if !row.resolved {
-            remarks.push(format!("unresolved: {:.0} % left", 100.0 * row.unfinished));
+            remarks.push("unresolved".to_owned());
         }
         html.push_str(&format!("<td class=\"l\">{}</td></tr>", remarks.join(", ")));
     }

@@ -11,15 +11,16 @@ const MOST_LINES: usize = 26;
 pub(crate) fn path(learned: &Learned) -> String {
     let rows = &learned.rows;
     let first = &rows[0];
-    let score = if first.validation_accuracy.is_some() { "accuracy" } else { "R²" };
+    let score = score_name(learned);
     let degrees = first.degrees_of_freedom.is_some();
     let mut text = format!(
-        "{:>10}  {:>11}  {:>11}  {:>9}  {:>9}{}\n",
+        "{:>10}  {:>11}  {:>11}{}  {:>9}  {:>9}{}\n",
         "λ",
         "train loss",
         "valid. loss",
-        score,
+        if score.is_empty() { String::new() } else { format!("  {score:>9}") },
         "‖w‖",
+        "off by ≤",
         if degrees { "  degrees" } else { "" }
     );
     let every = rows.len().div_ceil(MOST_LINES).max(1);
@@ -29,12 +30,13 @@ pub(crate) fn path(learned: &Learned) -> String {
             continue;
         }
         let mut line = format!(
-            "{:>10}  {:>11}  {:>11}  {:>9}  {:>9}",
+            "{:>10}  {:>11}  {:>11}{}  {:>9}  {:>9}",
             short(row.l2),
             short(row.train_loss),
             short(row.validation_loss),
-            self::score(row),
-            short(row.norm)
+            if score.is_empty() { String::new() } else { format!("  {:>9}", self::score(row)) },
+            short(row.norm),
+            certainty(row.certificate.excess)
         );
         if let Some(degrees) = row.degrees_of_freedom {
             line.push_str(&format!("  {degrees:>7.1}"));
@@ -51,16 +53,34 @@ pub(crate) fn path(learned: &Learned) -> String {
         text.push_str(&line);
         text.push('\n');
     }
+    text.push_str(&format!("{:>10}  (off by ≤: how far the penalized loss can be above its minimum, certified)\n", ""));
     if every > 1 {
         text.push_str(&format!("{:>10}  (one in {every} of {} strengths; --json lists all)\n", "…", rows.len()));
     }
     text
 }
 
+/// A bound on an excess loss; what is next to nothing is called so.
+pub(crate) fn certainty(excess: f64) -> String {
+    if excess < 1e-8 { "1e-8".into() } else { format!("{excess:.0e}") }
+}
+
+/// What the strengths are compared by besides their loss.
+pub(crate) fn score_name(learned: &Learned) -> String {
+    let first = &learned.rows[0];
+    match (learned.scoring, first.validation_accuracy, first.validation_r2) {
+        (Some(scoring), ..) => scoring.to_string(),
+        (_, Some(_), _) => "accuracy".into(),
+        (_, _, Some(_)) => "R²".into(),
+        _ => "".into(),
+    }
+}
+
 pub(crate) fn score(row: &Row) -> String {
-    match (row.validation_accuracy, row.validation_r2) {
-        (Some(accuracy), _) => format!("{:.2} %", 100.0 * accuracy),
-        (_, Some(r2)) => format!("{r2:.4}"),
+    match (row.validation_score, row.validation_accuracy, row.validation_r2) {
+        (Some(score), ..) => short(score),
+        (_, Some(accuracy), _) => format!("{:.2} %", 100.0 * accuracy),
+        (_, _, Some(r2)) => format!("{r2:.4}"),
         _ => "–".into(),
     }
 }
@@ -115,7 +135,7 @@ pub(crate) fn curve(learned: &Learned) -> String {
     text.push_str(&format!("{:>10} └{}\n{:>12}{from}{}{to}  λ\n", "", "─".repeat(WIDTH), "", " ".repeat(gap)));
     let mut legend = vec!["● best"];
     if rows.iter().any(|row| !row.resolved) {
-        legend.push("∘ unresolved: the run is too short for this λ");
+        legend.push("∘ unresolved: its certificate is too wide");
     }
     text.push_str(&format!("{:>12}{}\n", "", legend.join("   ")));
     text

@@ -4,11 +4,13 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::hint::black_box;
+use std::io::Read;
 use std::time::Instant;
 
 use afterfit::Nodes;
 use afterfit::dial::Dial;
-use afterfit::objective::{Dense, Features, LeastSquares, Objective, Rows, Shift, Softmax};
+use afterfit::fit::{AveragedRun, ExactRun, Start, averaged, exact};
+use afterfit::objective::{Dense, Features, Glm, LeastSquares, Loss, Objective, Rows, Shift};
 use afterfit::run::averages;
 use afterfit::run::{Batches, LivePath, Path};
 use afterfit::run::{Method, RateSchedule, Trainer};
@@ -53,7 +55,9 @@ fn main() {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let x = Features::Dense(Dense::new(N, D, pixels(&mut rng)).unwrap());
     let labels: Vec<u32> = (0..N).map(|_| rng.random_range(0..K as u32)).collect();
-    let softmax = Softmax::new(x, labels.clone(), K, 0.0, false).unwrap();
+    let softmax = Glm::softmax(x, labels.clone(), K, 0.0, false).unwrap();
+    pass_beside_products(&softmax);
+    starts();
     dial_beside_gradient(&softmax);
     sums_in_memory();
     let Features::Dense(x) = softmax.features().clone() else { unreachable!("dense above") };
@@ -61,8 +65,67 @@ fn main() {
     gram_space(Features::Dense(x), &labels);
 }
 
+/// A pass of the exact path, loss and gradient of all rows, beside its two products with the data.
+fn pass_beside_products(softmax: &Glm<f32>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let weights: Vec<f64> = (0..softmax.width()).map(|_| 0.1 * (rng.random::<f64>() - 0.5)).collect();
+    let (mut gradient, mut products) = (weights.clone(), weights.clone());
+    let (pass, both) = in_turns(
+        9,
+        &mut || {
+            black_box(softmax.evaluate(&weights, Rows::All, &mut gradient));
+        },
+        &mut || {
+            black_box(softmax.features().pull_back(Rows::All, &weights, |_| Vec::new(), &mut products));
+        },
+    );
+    row(
+        "softmax pass, 60 000×784×10 f32 (loss and gradient)",
+        &format!("{:.1} ms", 1e3 * pass),
+        &format!("its two products: {:.1} ms", 1e3 * both),
+        format!("{:.2}×", pass / both),
+    );
+}
+
+/// What each start of the exact path costs on the digits: passes over the data for 40 λ.
+fn starts() {
+    let mut text = String::new();
+    let packed = include_bytes!("../../afterfit-cli/src/digits.csv.gz");
+    flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut text).unwrap();
+    let rows: Vec<Vec<f64>> =
+        text.lines().map(|line| line.split(',').map(|field| field.trim().parse().unwrap()).collect()).collect();
+    let pixels = rows.iter().flat_map(|row| row[..64].iter().map(|pixel| pixel / 16.0)).collect();
+    let labels = rows.iter().map(|row| row[64] as u32).collect();
+    let x = Features::Dense(Dense::new(rows.len(), 64, pixels).unwrap());
+    let glm = Glm::new(x, Loss::classes(labels, 10).unwrap(), 0.0, true).unwrap();
+    let l2: Vec<f64> = (0..40).map(|i| 10_f64.powf(-5.0 + 5.0 * f64::from(i) / 39.0)).collect();
+    let timed = |start: Start| {
+        let begin = Instant::now();
+        let path = exact(&glm, &l2, &ExactRun { start, ..ExactRun::default() }).unwrap();
+        (path.passes, begin.elapsed().as_secs_f64())
+    };
+    let begin = Instant::now();
+    let averages = averaged(&glm, &l2, &AveragedRun::default()).unwrap();
+    let averaging = begin.elapsed().as_secs_f64();
+    let (passes, time) = timed(Start::Parabola);
+    for (name, start, before) in [
+        ("the neighbouring λ", Start::Neighbor, 0.0),
+        ("zero", Start::Zero, 0.0),
+        ("the averages of one run", Start::Given(averages.weights), averaging),
+    ] {
+        let (others, other_time) = timed(start);
+        let more = if before > 0.0 { format!(", after {before:.2} s for the averages") } else { String::new() };
+        row(
+            &format!("digits, 40 exact λ: from the parabola, or from {name}"),
+            &format!("{passes} passes, {time:.2} s"),
+            &format!("{others} passes, {other_time:.2} s{more}"),
+            format!("{:.1}× the passes", others as f64 / passes as f64),
+        );
+    }
+}
+
 /// A 16-node dial on softmax, batch 500: its share of a training step.
-fn dial_beside_gradient(softmax: &Softmax<f32>) {
+fn dial_beside_gradient(softmax: &Glm<f32>) {
     let optimizer = Trainer::new(Method::Nesterov { momentum: 0.98 }, RateSchedule::Constant(0.02));
     let mut path = LivePath::new(
         softmax,

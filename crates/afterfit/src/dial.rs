@@ -327,6 +327,17 @@ impl Dial {
         (0..count).map(|j| self.sums.iter_mut().flat_map(|bank| bank.sum(j)).collect()).collect()
     }
 
+    /// Puts something into the header of its file, or replaces it.
+    pub fn describe(&mut self, name: &str, value: serde_json::Value) {
+        self.beside.other.insert(name.into(), value);
+    }
+
+    /// What the header of its file says by this name.
+    #[must_use]
+    pub fn described(&self, name: &str) -> Option<&serde_json::Value> {
+        self.beside.other.get(name)
+    }
+
     /// The latest iterate.
     #[must_use]
     pub fn last(&self) -> Vec<f64> {

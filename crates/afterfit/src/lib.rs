@@ -52,8 +52,6 @@ pub mod model;
 #[cfg(feature = "tables")]
 pub mod objective;
 #[cfg(feature = "tables")]
-pub mod polish;
-#[cfg(feature = "tables")]
 pub mod run;
 #[cfg(feature = "tables")]
 pub mod select;

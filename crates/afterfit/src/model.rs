@@ -1,7 +1,9 @@
 //! A fitted model as a file: weights, and how a table becomes the numbers they multiply.
 //!
 //! Tensors: `weight` (outputs × features) and `bias` (outputs), the names and layout of a torch `Linear`; for kernel
-//! models also `support`, the training rows. Everything else is in the metadata.
+//! models also `support`, the training rows. A model that holds its path has `path.weight` and `path.bias` as well: the exact
+//! models at Chebyshev nodes of ln λ, where w_λ is analytic, so that any λ of the range is a combination of them. Everything
+//! else is in the metadata.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,9 +11,13 @@ use std::path::Path;
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use afterfit_core::Nodes;
+
+use crate::dial::Dial;
+use crate::error::{Result, require};
 use crate::files::FileError;
 use crate::files::safetensors::{KEY, Reader, draft_safetensors, write_f64};
+use crate::fit::Certificate;
 use crate::objective::{DataError, Dense, Element, Features, Kernel};
 use crate::table::{Columns, Matrix};
 
@@ -21,8 +27,10 @@ use crate::table::{Columns, Matrix};
 pub enum Kind {
     /// `Wᵀx + b`.
     Linear,
-    /// The class of the largest `Wᵀx + b`, with probabilities.
+    /// Classes with probabilities: the softmax of `Wᵀx + b`; of two classes, one output, the log-odds of the second.
     Softmax,
+    /// A count: the exponential of `Wᵀx + b`.
+    Poisson,
     /// `Σ_i α_i k(x, x_i) + b`.
     Kernel(Kernel),
 }
@@ -38,6 +46,113 @@ pub struct Model {
     pub bias: Vec<f64>,
     /// The training rows of a kernel model, row by row.
     pub support: Vec<f64>,
+    /// Every other λ of its range, if it holds them.
+    pub path: Option<ModelPath>,
+}
+
+/// The exact models at nodes of ln λ.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelPath {
+    /// Where they are.
+    pub nodes: Nodes,
+    /// `[node][output][feature]`.
+    pub weights: Vec<f64>,
+    /// `[node][output]`.
+    pub biases: Vec<f64>,
+    /// How far a combination of them is from the exact weights, relative to their length: the most that was measured at the
+    /// strengths of the fit.
+    pub error: f64,
+}
+
+/// What the metadata say of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AboutPath {
+    /// The smallest λ.
+    pub from: f64,
+    /// The largest.
+    pub to: f64,
+    /// How many nodes.
+    pub nodes: usize,
+    /// See [`ModelPath::error`].
+    pub error: f64,
+}
+
+/// The strengths that validation chose.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Chosen {
+    /// Of the best score.
+    pub best: f64,
+    /// The strongest within one standard error of it.
+    pub one_se: f64,
+}
+
+/// Weights and biases, one of each for every strength.
+type Models = (Vec<Vec<f64>>, Vec<Vec<f64>>);
+
+impl ModelPath {
+    /// What a path may be off by.
+    const TOLERANCE: f64 = 1e-5;
+    /// Most nodes of a path.
+    const MOST_NODES: usize = 64;
+    /// Most numbers of a path: 1 GB.
+    const MOST_NUMBERS: usize = 1 << 27;
+
+    /// Fits at ever more nodes until combinations of them give the models at hand, as far as these are certain themselves:
+    /// `exact` has the weights of each and how far these can be from the exact ones. `None` when there is only one strength,
+    /// or the models are too large to hold dozens of them.
+    pub(crate) fn make(
+        l2: &[f64],
+        exact: &[(&[f64], f64)],
+        fit: &mut dyn FnMut(&[f64]) -> Result<Models>,
+    ) -> Result<Option<Self>> {
+        let (from, to) = l2.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), &l2| (low.min(l2), high.max(l2)));
+        let most = Self::MOST_NODES.min(Self::MOST_NUMBERS / exact[0].0.len().max(1));
+        if from >= to || most < 4 {
+            return Ok(None);
+        }
+        // Poles lie at least π beside the real axis of ln λ: each node gains a factor that depends on the range alone.
+        let lean = 2.0 * std::f64::consts::PI / (to / from).ln();
+        let gain = lean + (lean * lean + 1.0).sqrt();
+        let mut count = ((1.0 / Self::TOLERANCE).ln() / gain.ln()).ceil().clamp(4.0, most as f64) as usize;
+        loop {
+            let nodes = Nodes::new(from, to, count)?;
+            let (weights, biases) = fit(nodes.values())?;
+            let mut path = Self { nodes, weights: weights.concat(), biases: biases.concat(), error: 0.0 };
+            let mut close = true;
+            for (&l2, (weights, distance)) in l2.iter().zip(exact) {
+                let length = weights.iter().map(|w| w * w).sum::<f64>().sqrt();
+                let off = path.off(l2, weights);
+                path.error = path.error.max(off);
+                close &= off * length <= (Self::TOLERANCE * length).max(2.0 * distance);
+            }
+            if close || count >= most {
+                return Ok(Some(path));
+            }
+            count = (count * 3 / 2).min(most);
+        }
+    }
+
+    /// Relative distance from the exact weights.
+    fn off(&self, l2: f64, exact: &[f64]) -> f64 {
+        let (weights, _) = self.at(l2);
+        let distance: f64 = weights.iter().zip(exact).map(|(a, b)| (a - b) * (a - b)).sum();
+        let length: f64 = exact.iter().map(|w| w * w).sum();
+        if distance == 0.0 { 0.0 } else { (distance / length).sqrt() }
+    }
+
+    /// Weights and bias at a strength of the range.
+    fn at(&self, l2: f64) -> (Vec<f64>, Vec<f64>) {
+        let coefficients = self.nodes.coefficients(l2);
+        let combine = |all: &[f64]| {
+            let size = all.len() / coefficients.len();
+            let mut sum = vec![0.0; size];
+            for (share, values) in coefficients.iter().zip(all.chunks_exact(size)) {
+                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += share * value);
+            }
+            sum
+        };
+        (combine(&self.weights), combine(&self.biases))
+    }
 }
 
 /// The metadata of a [`Model`].
@@ -53,8 +168,17 @@ pub struct About {
     pub model: Kind,
     /// λ.
     pub l2: f64,
-    /// Whether the run was long enough for this λ; if not, the model is early-stopped.
+    /// Whether the model is as good as exact at this λ.
     pub resolved: bool,
+    /// How far it can be from the exact model.
+    #[serde(default)]
+    pub certificate: Option<Certificate>,
+    /// The strengths that validation chose.
+    #[serde(default)]
+    pub chosen: Option<Chosen>,
+    /// The path it holds, if it does.
+    #[serde(default)]
+    pub path: Option<AboutPath>,
     /// Features in.
     pub features: usize,
     /// Outputs.
@@ -80,6 +204,9 @@ impl About {
             model,
             l2,
             resolved: true,
+            certificate: None,
+            chosen: None,
+            path: None,
             features,
             outputs,
             classes: None,
@@ -99,9 +226,23 @@ impl Model {
         if !self.support.is_empty() {
             tensors.push(("support".to_owned(), vec![self.support.len() / self.about.features, self.about.features]));
         }
+        let mut about = self.about.clone();
+        let rows = self.weights.len() / outputs;
+        if let Some(path) = &self.path {
+            let (from, to) = path.nodes.range();
+            about.path = Some(AboutPath { from, to, nodes: path.nodes.len(), error: path.error });
+            tensors.push(("path.weight".to_owned(), vec![path.nodes.len(), outputs, rows]));
+            tensors.push(("path.bias".to_owned(), vec![path.nodes.len(), outputs]));
+        }
         let tensors: Vec<_> = tensors.into_iter().map(|(name, shape)| (name, Dtype::F64, shape)).collect();
-        let json = serde_json::to_string(&self.about).map_err(|error| FileError::malformed(path, error.to_string()))?;
-        let numbers = [&self.weights, &self.bias, &self.support];
+        let json = serde_json::to_string(&about).map_err(|error| FileError::malformed(path, error.to_string()))?;
+        let mut numbers = vec![&self.weights, &self.bias];
+        if !self.support.is_empty() {
+            numbers.push(&self.support);
+        }
+        if let Some(path) = &self.path {
+            numbers.extend([&path.weights, &path.biases]);
+        }
         let metadata = BTreeMap::from([(KEY.to_owned(), json)]);
         let draft = draft_safetensors(path, &tensors, &metadata, &mut |at, file| write_f64(file, numbers[at]))?;
         draft.sync()?;
@@ -117,7 +258,11 @@ impl Model {
         if about.outputs == 0 || about.features == 0 {
             return Err(impossible(format!("{} features and {} outputs", about.features, about.outputs)).into());
         }
-        if about.classes.as_ref().is_some_and(|classes| classes.len() != about.outputs) {
+        let scores = |classes: &Vec<String>| match about.model {
+            Kind::Softmax if classes.len() == 2 => about.outputs == 1 || about.outputs == 2,
+            _ => classes.len() == about.outputs,
+        };
+        if about.classes.as_ref().is_some_and(|classes| !scores(classes)) {
             return Err(impossible(format!("its classes are not as many as its {} outputs", about.outputs)).into());
         }
         if about.columns.recipe.as_ref().is_some_and(|recipe| recipe.feature_names().len() != about.features) {
@@ -141,10 +286,95 @@ impl Model {
             Kind::Kernel(_) => reader.read("support", rows * about.features)?,
             _ => Vec::new(),
         };
-        if weights.iter().chain(&bias).chain(&support).any(|value| !value.is_finite()) {
+        let path = match about.path {
+            None => None,
+            Some(path) => {
+                let nodes =
+                    Nodes::new(path.from, path.to, path.nodes).map_err(|error| impossible(error.to_string()))?;
+                let (size, biases) = (size.checked_mul(path.nodes), about.outputs.checked_mul(path.nodes));
+                let beyond = || reader.refuse_tensor("path.weight", "impossible shape");
+                let (size, biases) = size.zip(biases).ok_or_else(beyond)?;
+                let weights = reader.read("path.weight", size)?;
+                Some(ModelPath { nodes, weights, biases: reader.read("path.bias", biases)?, error: path.error })
+            }
+        };
+        let of_path = path.iter().flat_map(|path| path.weights.iter().chain(&path.biases));
+        if weights.iter().chain(&bias).chain(&support).chain(of_path).any(|value| !value.is_finite()) {
             return Err(impossible("it holds a number that is not finite".into()).into());
         }
-        Ok(Self { about, weights, bias, support })
+        Ok(Self { about, weights, bias, support, path })
+    }
+
+    /// The same model at another λ of its path.
+    pub fn at(&self, l2: f64) -> Result<Self> {
+        let Some(path) = &self.path else {
+            let only = self.about.l2;
+            require(
+                l2 == only,
+                "l2",
+                l2,
+                format!("{only}, the only one this model holds (averages of a run are kept in a dial: fit --dial)"),
+            )?;
+            return Ok(self.clone());
+        };
+        let (from, to) = path.nodes.range();
+        require((from..=to).contains(&l2), "l2", l2, format!("from {from} to {to}, the path that this model holds"))?;
+        if l2 == self.about.l2 {
+            return Ok(Self { path: None, ..self.clone() });
+        }
+        let (weights, bias) = path.at(l2);
+        let about = About { l2, certificate: None, path: None, ..self.about.clone() };
+        Ok(Self { about, weights, bias, support: self.support.clone(), path: None })
+    }
+
+    /// Puts everything into a dial that reading it as a model takes.
+    pub(crate) fn describe(&self, dial: &mut Dial, refit: &Refit) {
+        for (name, value) in [("model", serde_json::to_value(&self.about)), ("refit", serde_json::to_value(refit))] {
+            dial.describe(name, value.unwrap_or_default());
+        }
+    }
+
+    /// The model at any λ of a dial that `fit` wrote: the average, rescaled, with its intercepts, as they were at the nearest
+    /// strengths of the fit. `None` if the dial is not one of a fit.
+    pub fn of_dial(dial: &mut Dial, l2: f64) -> Result<Option<Self>> {
+        let part = |name: &str| dial.described(name).cloned();
+        let (Some(about), Some(refit)) = (part("model"), part("refit")) else {
+            return Ok(None);
+        };
+        let impossible = |what: &str| crate::table::TableError::Unusable { what: format!("the dial's {what}") };
+        let about: About = serde_json::from_value(about).map_err(|error| impossible(&format!("model: {error}")))?;
+        let refit: Refit = serde_json::from_value(refit).map_err(|error| impossible(&format!("refit: {error}")))?;
+        let (features, outputs) = (about.features, about.outputs);
+        let fits = |one: &Vec<f64>| one.is_empty() || one.len() == outputs;
+        let even = refit.l2.len() == refit.scale.len() && refit.l2.len() == refit.intercepts.len();
+        let in_units = |units: &Units| units.shift.len() == features && units.scale.len() == features;
+        if refit.l2.is_empty() || !even || !refit.intercepts.iter().all(fits) || !refit.units.iter().all(in_units) {
+            return Err(impossible("refit does not fit its model").into());
+        }
+        let mut weights = dial.read(l2, afterfit_core::Answer::Regularized)?.weights;
+        if features.checked_mul(outputs).is_none_or(|matrix| weights.len() < matrix) {
+            return Err(impossible("weights do not fit its model").into());
+        }
+        weights.truncate(features * outputs);
+        let (scale, mut bias) = refit.at(l2);
+        bias.resize(outputs, 0.0);
+        weights.iter_mut().for_each(|w| *w *= scale);
+        if let Some(units) = &refit.units {
+            (weights, bias) = units.unfold(&weights, &bias);
+        }
+        let about = About { l2, resolved: false, certificate: None, path: None, ..about };
+        Ok(Some(Self { about, weights, bias, support: Vec::new(), path: None }))
+    }
+
+    /// A score for each class: of two classes, the first has 0 and the second its log-odds.
+    #[must_use]
+    pub fn class_scores(&self, scores: Vec<f64>) -> Vec<f64> {
+        match &self.about.classes {
+            Some(classes) if classes.len() == 2 && self.about.outputs == 1 => {
+                scores.iter().flat_map(|&odds| [0.0, odds]).collect()
+            }
+            _ => scores,
+        }
     }
 
     /// `Wᵀx + b` for every row, row by row.
@@ -161,7 +391,7 @@ impl Model {
         let outputs = self.about.outputs;
         let mut scores = vec![0.0; x.rows() * outputs];
         match self.about.model {
-            Kind::Linear | Kind::Softmax => x.multiply(&self.weights, &mut scores),
+            Kind::Linear | Kind::Softmax | Kind::Poisson => x.multiply(&self.weights, &mut scores),
             Kind::Kernel(kernel) => {
                 let support: Vec<T> = self.support.iter().map(|&value| T::of(value)).collect();
                 let support =
@@ -193,6 +423,52 @@ impl Model {
                 Err(DataError::Shape { name: "the table", unit: "features", found, expected, with: "the model" }.into())
             }
         }
+    }
+}
+
+/// What averages of a fit need besides their dial: the units they are in, and what was refitted at every λ of the fit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Refit {
+    /// Rising.
+    pub(crate) l2: Vec<f64>,
+    /// What W was multiplied by at each.
+    pub(crate) scale: Vec<f64>,
+    /// The intercepts at each; empty without any.
+    pub(crate) intercepts: Vec<Vec<f64>>,
+    /// Features as fitted are `(x − shift) · scale`, if they were standardized.
+    pub(crate) units: Option<Units>,
+}
+
+impl Refit {
+    /// The scale and the intercepts at λ: on straight lines over ln λ between those of the fit.
+    fn at(&self, l2: f64) -> (f64, Vec<f64>) {
+        let above = self.l2.partition_point(|&known| known < l2).clamp(1, self.l2.len().max(2) - 1);
+        let below = above - 1;
+        if self.l2.len() == 1 {
+            return (self.scale[0], self.intercepts[0].clone());
+        }
+        let share = ((l2 / self.l2[below]).ln() / (self.l2[above] / self.l2[below]).ln()).clamp(0.0, 1.0);
+        let between = |a: f64, b: f64| a + share * (b - a);
+        let intercepts = self.intercepts[below].iter().zip(&self.intercepts[above]).map(|(a, b)| between(*a, *b));
+        (between(self.scale[below], self.scale[above]), intercepts.collect())
+    }
+}
+
+/// A shift and a scale for each column: features as fitted are `(x − shift) · scale`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Units {
+    pub(crate) shift: Vec<f64>,
+    pub(crate) scale: Vec<f64>,
+}
+
+impl Units {
+    /// Weights and bias for the table's own units.
+    pub(crate) fn unfold(&self, weights: &[f64], bias: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let d = self.shift.len();
+        let unfolded: Vec<f64> = weights.iter().zip(self.scale.iter().cycle()).map(|(w, scale)| w * scale).collect();
+        let along = |column: &[f64]| column.iter().zip(&self.shift).map(|(w, shift)| w * shift).sum::<f64>();
+        let shifted = unfolded.chunks_exact(d).zip(bias).map(|(column, bias)| bias - along(column)).collect();
+        (unfolded, shifted)
     }
 }
 

@@ -205,6 +205,17 @@ fn hold_groups(groups: &Groups, share: f64) -> Result<Vec<bool>, OutOfRange> {
     Ok(groups.of_row.iter().map(|&group| is_held[group]).collect())
 }
 
+/// A number from 0 to below 1 for a row, by its number and the seed alone: who holds rows out by it needs no list of them.
+#[must_use]
+pub fn place(row: u64, seed: u64) -> f64 {
+    // SplitMix64: its output for consecutive states passes every test of randomness one would want here.
+    let mut z =
+        seed.wrapping_mul(0xD134_2543_DE82_EF95).wrapping_add(row.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
 /// The mean of some losses and its standard error.
 #[must_use]
 pub fn mean_and_error(losses: &[f64]) -> (f64, f64) {
@@ -269,6 +280,16 @@ mod tests {
         let folds = folds(103, 5, &Rules::seeded(1)).unwrap();
         assert!(folds.iter().all(|fold| fold.len() == 20 || fold.len() == 21));
         assert_eq!(all_of(&folds.iter().map(Vec::as_slice).collect::<Vec<_>>()), (0..103).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn places_are_even_and_seeds_differ() {
+        let mut counts = [0; 10];
+        (0..100_000).for_each(|row| counts[(10.0 * place(row, 3)) as usize] += 1);
+        // Five standard deviations.
+        assert!(counts.iter().all(|count| (9_525..10_475).contains(count)), "{counts:?}");
+        let both = (0..100_000).filter(|&row| place(row, 3) < 0.5 && place(row, 4) < 0.5).count();
+        assert!((24_300..25_700).contains(&both), "{both}");
     }
 
     #[test]

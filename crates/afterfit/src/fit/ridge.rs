@@ -11,10 +11,10 @@ use afterfit_core::theory::{accelerated_momentum, steps_to_spend};
 use afterfit_core::{Answer, Optimizer, Stride, Weighting};
 
 use crate::error::{Result, require, require_l2, require_positive_rate};
-use crate::objective::{Quadratic, curvature};
+use crate::objective::{Objective, Quadratic, Rows, curvature};
 use crate::run::{Batches, LivePath, Method, RateSchedule, Trainer, averages};
 
-use super::{Point, RESOLVED};
+use super::certify::Certificate;
 
 /// How to run. Everything but the strengths has a default.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +30,25 @@ pub struct RidgeRun {
     pub consistent: bool,
 }
 
+/// What one λ of a quadratic loss is like, apart from its weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// λ.
+    pub l2: f64,
+    /// Bound on how far the run is from the end of this λ's path: the mass still unspent, or for the preconditioned run
+    /// the share of the way still to go. The answer is the regularized iterate, early-stopped by that much.
+    pub unfinished: f64,
+    /// Whether `unfinished` is at most [`RESOLVED`].
+    pub resolved: bool,
+    /// `tr H(H+λ)⁻¹`, where it is known.
+    pub degrees: Option<f64>,
+    /// How exact the weights are.
+    pub certificate: Certificate,
+}
+
+/// A λ of a quadratic loss is resolved when at most this is left of it.
+pub const RESOLVED: f64 = 1e-6;
+
 /// Every λ of a quadratic loss.
 #[derive(Debug, Clone)]
 pub struct RidgePath {
@@ -37,6 +56,8 @@ pub struct RidgePath {
     pub points: Vec<Point>,
     /// The weights at each, in the quadratic's own coordinates.
     pub weights: Vec<Vec<f64>>,
+    /// The largest eigenvalue of the Hessian.
+    pub largest: f64,
     /// Steps taken.
     pub steps: u64,
     /// The rate used.
@@ -60,9 +81,8 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
     let smallest = l2.iter().copied().fold(f64::INFINITY, f64::min);
     let start = Instant::now();
     let mut eigen = quadratic.diagonalize()?;
-    if run.consistent {
-        eigen.drop_null_space()?;
-    }
+    let dropped = if run.consistent { eigen.drop_null_space()? } else { 0.0 };
+    eigen.clamp(smallest)?;
     let decomposed = start.elapsed().as_secs_f64();
     let eigenvalues = eigen.eigenvalues.clone();
     require(eigenvalues[0] >= 0.0, "smallest eigenvalue of the Hessian", eigenvalues[0], "at least 0")?;
@@ -95,18 +115,25 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
             Method::Coordinatewise { factors } => still_to_go(&eigenvalues, factors, l2, rate, steps),
             _ => averaged.remaining,
         };
+        let mut gradient = vec![0.0; averaged.weights.len()];
+        eigen.quadratic.gradient(&averaged.weights, Rows::All, &mut gradient);
+        let penalized = gradient.iter().zip(&averaged.weights).map(|(g, w)| (g + l2 * w).powi(2));
+        // What rounding may hide in it: some of each term, and what was taken for rounding of zero.
+        let terms = averaged.weights.iter().zip(eigenvalues.iter().cycle()).map(|(w, e)| ((e + l2) * w).powi(2));
+        let rounding = 8.0 * f64::EPSILON * terms.sum::<f64>().sqrt() + dropped;
         Point {
             l2,
             unfinished,
             resolved: unfinished <= RESOLVED,
             degrees: Some(eigenvalues.iter().map(|e| e / (e + l2)).sum()),
-            scale: None,
+            certificate: Certificate::new(penalized.sum::<f64>().sqrt() + rounding, l2),
         }
     });
     let points = points.collect();
     let weights = averaged.iter().map(|averaged| eigen.restore(&averaged.weights)).collect();
     let seconds = [decomposed, start.elapsed().as_secs_f64() - decomposed];
-    Ok(RidgePath { points, weights, steps, rate, optimizer: method.optimizer(), seconds })
+    let largest = eigenvalues[eigenvalues.len() - 1];
+    Ok(RidgePath { points, weights, largest, steps, rate, optimizer: method.optimizer(), seconds })
 }
 
 /// `max_i |1 − γ_i(e_i+λ)|^K` with `γ_i = ηf_i/(1+ληf_i)`.
@@ -116,6 +143,18 @@ fn still_to_go(eigenvalues: &[f64], factors: &[f64], l2: f64, rate: f64, steps: 
         (1.0 - scaled * (e + l2) / (1.0 + l2 * scaled)).abs()
     });
     left.fold(0.0, f64::max).powf(steps as f64)
+}
+
+impl RidgePath {
+    /// From coefficients α of n rows, fitted at nλ next to a sum, to the function `Σ α_i k(·, x_i)`, at λ next to a mean: where
+    /// `r = (K + nλ)α − y` is left, the function's gradient is `Σ r_i k(·, x_i)/n`, of length `√(rᵀKr)/n ≤ √κ ‖r‖/n`.
+    pub(crate) fn of_rows(&mut self, n: usize, l2: &[f64]) {
+        let most = self.largest.max(0.0).sqrt() / n as f64;
+        for (point, &l2) in self.points.iter_mut().zip(l2) {
+            point.l2 = l2;
+            point.certificate = Certificate::new(most * point.certificate.gradient, l2);
+        }
+    }
 }
 
 impl RidgeRun {

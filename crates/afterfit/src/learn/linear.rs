@@ -1,133 +1,211 @@
-//! Linear models: moments of the rows, one run a fold in Gram space.
+//! Linear models: through the moments of the rows, or, where there are more features than rows, through the rows.
 
 use std::time::Instant;
 
-use super::{
-    Learned, Numbers, Polish, Problem, Seconds, Validation, confusion_matrix, no_validation, ridge_name, row,
-    row_losses, scores,
-};
+use afterfit_core::Optimizer;
+
+use super::data::{Data, standardize};
+use super::{Fitted, Learner, Line, RESOLVED, Runs, Settings};
 use crate::error::Result;
-use crate::fit::{RidgePath, RidgeRun, ridge};
-use crate::model::{About, Kind, Model, argmax};
+use crate::fit::{MOST_ROWS, Point, RidgePath, RidgeRun, ridge, wide};
+use crate::model::Kind;
 use crate::objective::{Element, Features, Moments, Rows, Shift};
-use crate::select::{Rules, best, folds, mean_and_error, one_standard_error, split};
-use crate::table::Target;
+use crate::table::TableError;
 
-impl Problem<'_> {
-    pub(super) fn linear<T: Element>(&self, x: &Features<T>, other: Option<(Features<T>, &Target)>) -> Result<Learned> {
-        let settings = self.settings;
-        let targets = self.numbers(settings.classes)?;
-        // Moments are taken around one common point, so that a large mean costs no digits; sparse rows stay sparse.
-        let shift =
-            if settings.bias && !x.is_sparse() { Shift::at_means(x, &targets.y) } else { Shift::none(x, &targets.y) };
-        let moments = |rows: Rows<'_>| Moments::of(x, &targets.y, rows, &shift);
-        let strengths = settings.l2.len();
-        let mut seconds = Seconds::default();
-        // Losses of every λ on the rows held out of a run, and the loss there of predicting their mean.
-        let mut judged: Vec<(Vec<f64>, f64)> = Vec::new();
-        let mut run = |training: &Moments, judge: Option<&Moments>| -> Result<(RidgePath, Vec<Vec<f64>>)> {
-            let start = Instant::now();
-            let least_squares = RidgeRun { consistent: true, ..settings.ridge.clone() };
-            let path = ridge(&training.quadratic(0.0, settings.bias)?, &settings.l2, &least_squares)?;
-            let no_bias = vec![0.0; targets.outputs];
-            let bias = |weights: &Vec<f64>| if settings.bias { training.intercept(weights) } else { no_bias.clone() };
-            let biases: Vec<Vec<f64>> = path.weights.iter().map(bias).collect();
-            seconds.average += path.seconds[1];
-            seconds.train += start.elapsed().as_secs_f64() - path.seconds[1];
-            let start = Instant::now();
-            if let Some(judge) = judge {
-                let losses = (0..strengths).map(|at| judge.loss(&path.weights[at], &biases[at])).collect();
-                judged.push((losses, judge.spread()));
-            }
-            seconds.select += start.elapsed().as_secs_f64();
-            Ok((path, biases))
-        };
-        let start = Instant::now();
-        let ((kept, biases), training, held) = match (&settings.validation, other) {
-            (Validation::Share(share), _) => {
-                let (training, validation) = split(x.rows(), *share, &Rules::seeded(settings.seed))?;
-                let y = validation.iter().flat_map(|&row| &targets.y[row * targets.outputs..][..targets.outputs]);
-                let y = y.copied().collect();
-                let labels = validation.iter().filter_map(|&row| targets.labels.get(row).copied()).collect();
-                let numbers = Numbers { y, outputs: targets.outputs, classes: None, labels };
-                let judge = moments(Rows::Picked(&validation));
-                let training = moments(Rows::Picked(&training));
-                (run(&training, Some(&judge))?, training, Some((x.pick(&validation), numbers)))
-            }
-            (Validation::Folds(count), _) => {
-                let total = moments(Rows::All);
-                for fold in folds(x.rows(), *count, &Rules::seeded(settings.seed))? {
-                    let part = moments(Rows::Picked(&fold));
-                    run(&total.without(&part), Some(&part))?;
-                }
-                (run(&total, None)?, total, None)
-            }
-            (Validation::Rows(..), other) => {
-                let (table, target) = other.ok_or_else(no_validation)?;
-                let numbers = self.other_numbers(target, targets.classes.as_deref())?;
-                let judge = Moments::of(&table, &numbers.y, Rows::All, &shift);
-                let training = moments(Rows::All);
-                (run(&training, Some(&judge))?, training, Some((table, numbers)))
-            }
-        };
-        let runs = judged.len() + usize::from(held.is_none());
-        // Taking the moments is training, too.
-        seconds.train = start.elapsed().as_secs_f64() - seconds.average - seconds.select;
+/// A Gram matrix of this many features takes 0.8 GB, its eigenvectors as much again, and a few minutes.
+pub(super) const MOST_FEATURES: usize = 10_000;
 
-        let start = Instant::now();
-        let across = |at: usize| judged.iter().map(|(losses, _)| losses[at]).collect::<Vec<f64>>();
-        let means: Vec<f64> = (0..strengths).map(|at| mean_and_error(&across(at)).0).collect();
-        let chosen = best(&settings.l2, &means);
-        let mut confusion = None;
-        let error = match &held {
-            None => mean_and_error(&across(chosen)).1,
-            Some((table, numbers)) => {
-                let scores = scores(table, &kept.weights[chosen], &biases[chosen]);
-                if let Some(classes) = &targets.classes {
-                    confusion = Some(confusion_matrix(&argmax(&scores, classes.len()), &numbers.labels, classes.len()));
-                }
-                mean_and_error(&row_losses(&scores, &numbers.y, targets.outputs)).1
-            }
-        };
-        let one_se = one_standard_error(&settings.l2, &means, chosen, error);
-        // Over folds, R² is measured against the spread of all rows: a fold of one row has none of its own.
-        let spread = if held.is_some() { judged[0].1 } else { training.spread() };
-        let rows = (0..strengths).map(|at| {
-            let r2 = (spread > 0.0).then_some(1.0 - means[at] / spread);
-            let norm = kept.weights[at].iter().map(|w| w * w).sum::<f64>().sqrt();
-            row(&kept.points[at], training.loss(&kept.weights[at], &biases[at]), means[at], None, r2, norm)
+pub(super) struct Linear<'a> {
+    settings: &'a Settings,
+    /// Of all rows: a fold's training moments are these without the fold's.
+    total: Option<Moments>,
+}
+
+impl<'a> Linear<'a> {
+    pub(super) fn new(settings: &'a Settings) -> Self {
+        Self { settings, total: None }
+    }
+
+    /// The moments of a run's training rows, around one common point, so that a large mean costs no digits.
+    fn moments<T: Element>(&mut self, data: &Data<T>, runs: &Runs, at: usize) -> Moments {
+        let (training, held) = &runs.rows[at];
+        let balanced = self.settings.balanced;
+        let weights = data.training_weights(training, balanced).map(|own| {
+            let mut weights = data.weights.clone().unwrap_or_else(|| vec![1.0; data.x.rows()]);
+            training.iter().zip(own).for_each(|(&row, weight)| weights[row] = weight);
+            weights
         });
-        let rows = rows.collect();
-        seconds.select += start.elapsed().as_secs_f64();
-
-        let traces =
-            kept.weights.iter().map(|weights| self.units.unfold(weights, &vec![0.0; targets.outputs]).0).collect();
-        let (weights, bias) = self.units.unfold(&kept.weights[chosen], &biases[chosen]);
-        let mut about = About::new(Kind::Linear, settings.l2[chosen], x.columns(), targets.outputs);
-        about.classes.clone_from(&targets.classes);
-        let mut notes = vec![format!(
-            "{} steps of {} on the {}×{} Gram matrix; averages are the exact ridge models of their iterates",
-            kept.steps,
-            ridge_name(&kept),
-            x.columns(),
-            x.columns()
-        )];
-        if let Polish::Best | Polish::All = settings.polish {
-            notes.push("nothing to polish: a linear model's averages are exact already".into());
+        let shift = match self.settings.bias && !data.x.is_sparse() {
+            true => Shift::at_means(&data.x, &data.goal.y),
+            false => Shift::none(&data.x, &data.goal.y),
+        };
+        let of = |rows: Rows<'_>| Moments::of(&data.x, &data.goal.y, weights.as_deref(), rows, &shift);
+        // Filled in or balanced anew for every fold, rows have no moments in common.
+        if runs.rows.len() == 1 || !data.filled.is_empty() || balanced {
+            return of(Rows::Picked(training));
         }
-        Ok(Learned {
-            model: Model { about, weights, bias, support: Vec::new() },
-            rows,
-            best: chosen,
-            one_se,
-            traces,
-            steps: kept.steps,
-            runs,
-            notes,
-            confusion,
-            dial: None,
-            polished: Vec::new(),
-            seconds,
-        })
+        let total = self.total.get_or_insert_with(|| of(Rows::All));
+        if held.is_empty() { total.clone() } else { total.without(&of(Rows::Picked(held))) }
+    }
+
+    fn through_rows<T: Element>(&self, data: &Data<T>, training: &[usize], l2: &[f64]) -> Result<Fitted<T>> {
+        let (settings, start) = (self.settings, Instant::now());
+        if training.len() > MOST_ROWS && (settings.ridge.optimizer.is_some() || settings.ridge.rate.is_some()) {
+            let what = format!(
+                "more than {MOST_FEATURES} features and {MOST_ROWS} rows go through conjugate gradients, which have no optimizer and no rate to choose"
+            );
+            return Err(TableError::Unusable { what }.into());
+        }
+        let mut x = data.x.pick(training);
+        let goal = data.goal.pick(training);
+        let k = goal.outputs;
+        let weights = data.training_weights(training, settings.balanced);
+        let units = settings.standardize.then(|| standardize(&mut x, weights.as_deref(), settings.bias));
+        let n = x.rows();
+        let shares: Vec<f64> = match &weights {
+            None => vec![1.0 / n as f64; n],
+            Some(weights) => {
+                let total: f64 = weights.iter().sum();
+                weights.iter().map(|weight| weight / total).collect()
+            }
+        };
+        let means = if settings.bias { x.weighted_sums(&shares) } else { vec![0.0; x.columns()] };
+        let mut target_means = vec![0.0; k];
+        if settings.bias {
+            goal.y.iter().enumerate().for_each(|(at, y)| target_means[at % k] += shares[at / k] * y);
+        }
+        let path = match &weights {
+            None => wide(&x, &goal.y, l2, settings.bias, &settings.ridge)?,
+            Some(_) => {
+                // A row of weight v is one of √v, once everything is measured from the weighted means.
+                let roots: Vec<f64> = shares.iter().map(|share| (share * n as f64).sqrt()).collect();
+                let x = x.centred_rows(&means, &roots)?;
+                let y: Vec<f64> = (0..n * k).map(|at| roots[at / k] * (goal.y[at] - target_means[at % k])).collect();
+                wide(&x, &y, l2, false, &settings.ridge)?
+            }
+        };
+        let along = |w: &[f64]| w.iter().zip(&means).map(|(w, mean)| w * mean).sum::<f64>();
+        let bias = |weights: &Vec<f64>| -> Vec<f64> {
+            weights.chunks_exact(means.len()).zip(&target_means).map(|(w, y)| y - along(w)).collect()
+        };
+        let biases: Vec<Vec<f64>> = path.weights.iter().map(bias).collect();
+        let train_loss = |at: usize| {
+            let mut scores = vec![0.0; n * k];
+            x.multiply(&path.weights[at], &mut scores);
+            let miss = |i: usize| scores[i] + biases[at][i % k] - goal.y[i];
+            0.5 * (0..n * k).map(|i| shares[i / k] * miss(i) * miss(i)).sum::<f64>()
+        };
+        let null_loss =
+            0.5 * (0..n * k).map(|i| shares[i / k] * (goal.y[i] - target_means[i % k]).powi(2)).sum::<f64>();
+        let line = |at: usize| line(&path.points[at], train_loss(at), &path.weights[at], null_loss);
+        let lines = (0..l2.len()).map(line).collect();
+        let notes = vec![match path.by_rows {
+            true => format!(
+                "{} steps on the {n}×{n} Gram matrix of the rows, fewer than features; averages are the exact ridge models of their iterates",
+                path.steps
+            ),
+            false => format!(
+                "{} products with the table in conjugate gradients, which all λ share; certified by the gradients there",
+                path.steps
+            ),
+        }];
+        let seconds = [start.elapsed().as_secs_f64() - path.seconds[1], path.seconds[1]];
+        let (weights, biases) = match &units {
+            None => (path.weights, biases),
+            Some(units) => path.weights.iter().zip(&biases).map(|(w, b)| units.unfold(w, b)).unzip(),
+        };
+        Ok(Fitted { weights, biases, lines, support: None, steps: path.steps, notes, dial: None, seconds })
+    }
+}
+
+impl<T: Element> Learner<T> for Linear<'_> {
+    fn kind(&self) -> Kind {
+        Kind::Linear
+    }
+
+    fn fit(&mut self, data: &Data<T>, runs: &Runs, at: usize, l2: &[f64]) -> Result<Fitted<T>> {
+        let training = &runs.rows[at].0;
+        if data.x.columns() > training.len() || data.x.columns() > MOST_FEATURES {
+            return self.through_rows(data, training, l2);
+        }
+        let start = Instant::now();
+        let moments = self.moments(data, runs, at);
+        let MomentsPath { path, weights, biases } = from_moments(&moments, l2, self.settings)?;
+        let null_loss = moments.spread();
+        let lines = (0..l2.len())
+            .map(|at| line(&path.points[at], moments.loss(&weights[at], &biases[at]), &path.weights[at], null_loss))
+            .collect();
+        let d = data.x.columns();
+        let notes = vec![format!(
+            "{} steps of {} on the {d}×{d} Gram matrix; averages are the exact ridge models of their iterates",
+            path.steps,
+            ridge_name(&path)
+        )];
+        let seconds = [start.elapsed().as_secs_f64() - path.seconds[1], path.seconds[1]];
+        Ok(Fitted { weights, biases, lines, support: None, steps: path.steps, notes, dial: None, seconds })
+    }
+}
+
+/// A path and its models in the table's own units.
+pub(super) struct MomentsPath {
+    pub(super) path: RidgePath,
+    pub(super) weights: Vec<Vec<f64>>,
+    pub(super) biases: Vec<Vec<f64>>,
+}
+
+/// Every λ from the moments of the training rows, which also standardize them.
+pub(super) fn from_moments(training: &Moments, l2: &[f64], settings: &Settings) -> Result<MomentsPath> {
+    let run = RidgeRun { consistent: true, ..settings.ridge.clone() };
+    let scaled = settings.standardize.then(|| training.standardized());
+    let moments = scaled.as_ref().map_or(training, |(scaled, _)| scaled);
+    let path = ridge(&moments.quadratic(0.0, settings.bias)?, l2, &run)?;
+    let weights: Vec<Vec<f64>> = match &scaled {
+        None => path.weights.clone(),
+        Some((_, scale)) => {
+            let unfold = |w: &Vec<f64>| w.iter().zip(scale.iter().cycle()).map(|(w, scale)| w * scale).collect();
+            path.weights.iter().map(unfold).collect()
+        }
+    };
+    let bias = |weights: &Vec<f64>| match settings.bias {
+        true => training.intercept(weights),
+        false => vec![0.0; weights.len() / training.width()],
+    };
+    let biases = weights.iter().map(bias).collect();
+    Ok(MomentsPath { path, weights, biases })
+}
+
+/// What is known of one λ of a quadratic loss; its weights are in the units that were penalized.
+pub(super) fn line(point: &Point, train_loss: f64, weights: &[f64], null_loss: f64) -> Line {
+    Line {
+        train_loss,
+        norm: weights.iter().map(|w| w * w).sum::<f64>().sqrt(),
+        degrees: point.degrees,
+        scale: None,
+        certificate: point.certificate,
+        resolved: point.resolved && point.certificate.excess <= RESOLVED * null_loss,
+        unfinished: Some(point.unfinished),
+    }
+}
+
+pub(super) fn ridge_name(path: &RidgePath) -> &'static str {
+    match path.optimizer {
+        Optimizer::Coordinatewise | Optimizer::Preconditioned => "preconditioned descent (Q = Σ + λ_min)",
+        Optimizer::HeavyBall { .. } => "heavy ball",
+        Optimizer::Nesterov { .. } => "Nesterov",
+        Optimizer::NesterovPaper { .. } => "the paper's Nesterov",
+        _ => "gradient descent",
+    }
+}
+
+impl<T: Element> Features<T> {
+    /// Every row measured from a centre and multiplied by its factor; dense, whatever it was.
+    fn centred_rows(&self, center: &[f64], factors: &[f64]) -> Result<Self> {
+        let d = self.columns();
+        let mut values = super::data::flat(self);
+        for (row, factor) in values.chunks_exact_mut(d).zip(factors) {
+            row.iter_mut().zip(center).for_each(|(value, center)| *value = (*value - center) * factor);
+        }
+        let values = values.into_iter().map(T::of).collect();
+        Ok(Self::Dense(crate::objective::Dense::new(self.rows(), d, values)?))
     }
 }

@@ -1,26 +1,42 @@
-//! From a table to a chosen model: hold rows out, run once (once a fold), compare every λ there, keep the best.
+//! From a table to a chosen model: hold rows out, fit every λ on the rest, compare on what was held out, keep the best.
+//!
+//! Each kind of model is a `Learner`: it fits every λ on some rows. Who is held out, how predictions are judged and which λ
+//! is chosen is the same for all.
 
+mod data;
+mod glm;
+mod judge;
 mod kernel;
 mod linear;
-mod softmax;
+mod streamed;
 
-use afterfit_core::Optimizer;
+use std::time::Instant;
+
 use serde::Serialize;
 
 use crate::dial::Dial;
 use crate::error::{Error, Result, require};
-use crate::fit::{Point, RidgePath, RidgeRun, SoftmaxRun};
-use crate::model::Model;
-use crate::objective::{DataError, Dense, Element, Features, Kernel, Rows};
-use crate::table::{Matrix, Table, Target};
+use crate::fit::{AveragedRun, Certificate, ExactRun, RidgeRun};
+use crate::metrics::Scoring;
+use crate::model::{About, Chosen, Kind, Model, ModelPath, Refit};
+use crate::objective::{DataError, Dense, Element, Features, Kernel};
+use crate::select::{Rules, folds, split};
+use crate::table::{Matrix, Table, TableError, Target, means_without};
+
+use data::{Data, Goal};
+use judge::Judge;
+
+pub use streamed::learn_streamed;
 
 /// Which model to fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ModelChoice {
     /// Least squares.
     Linear,
-    /// Softmax cross-entropy.
+    /// Classes: logistic regression for two, softmax for more.
     Softmax,
+    /// Counts: Poisson regression with a logarithmic link.
+    Poisson,
     /// Kernel ridge; classes are fitted as one-hot numbers.
     Kernel(Kernel),
 }
@@ -32,19 +48,8 @@ pub enum Validation {
     Share(f64),
     /// Each of so many folds in turn; the final model is fitted on all rows.
     Folds(usize),
-    /// A table of their own.
-    Rows(Matrix, Target),
-}
-
-/// Which models to polish into exact minimizers. Only softmax has anything to gain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Polish {
-    /// None.
-    Off,
-    /// The chosen one.
-    Best,
-    /// All of them.
-    All,
+    /// A table of their own, with a weight for each row if they have any.
+    Rows(Matrix, Target, Option<Vec<f64>>),
 }
 
 /// Everything that decides the outcome.
@@ -56,20 +61,56 @@ pub struct Settings {
     pub l2: Vec<f64>,
     /// The rows that judge.
     pub validation: Validation,
+    /// How often to hold rows out anew, with the seeds `seed`, `seed + 1`, …; more than once, the final model is fitted on
+    /// all rows.
+    pub repeats: usize,
+    /// Whether every fold or share gets its part of each class.
+    pub stratify: bool,
+    /// What the strengths are judged by; `None` is the model's own loss.
+    pub scoring: Option<Scoring>,
+    /// Whether classes count equally, however many rows each has.
+    pub balanced: bool,
     /// Whether to fit an intercept, which is never penalized.
     pub bias: bool,
-    /// Whether to give every feature mean 0 and spread 1 first (sparse ones only the spread).
+    /// Whether to give every feature mean 0 and spread 1 first (sparse ones only the spread), measured on the rows that are
+    /// trained on.
     pub standardize: bool,
     /// The run of a linear or kernel model.
     pub ridge: RidgeRun,
-    /// The run of a softmax model.
-    pub softmax: SoftmaxRun,
+    /// The exact path of the other models.
+    pub exact: ExactRun,
+    /// Averages of one run instead of that path: the paper's way.
+    pub average_only: Option<AveragedRun>,
     /// The random order of the rows.
     pub seed: u64,
-    /// Exact minimizers.
-    pub polish: Polish,
     /// Linear and kernel models: whether the target is classes, fitted as one-hot numbers, or a number.
     pub classes: bool,
+    /// Whether the model is to hold the whole path, so that any λ of the range can be had from it.
+    pub keep_path: bool,
+}
+
+impl Settings {
+    /// Everything but the model and its strengths at its default.
+    #[must_use]
+    pub fn new(model: ModelChoice, l2: Vec<f64>) -> Self {
+        Self {
+            model,
+            l2,
+            validation: Validation::Share(0.2),
+            repeats: 1,
+            stratify: false,
+            scoring: None,
+            balanced: false,
+            bias: true,
+            standardize: false,
+            ridge: RidgeRun::default(),
+            exact: ExactRun::default(),
+            average_only: None,
+            seed: 0,
+            classes: false,
+            keep_path: false,
+        }
+    }
 }
 
 /// One strength's line in a report.
@@ -81,27 +122,33 @@ pub struct Row {
     pub train_loss: f64,
     /// Mean loss on the validation rows.
     pub validation_loss: f64,
+    /// Its standard error: over folds and repetitions, or over the rows.
+    pub validation_error: f64,
     /// Share of validation rows classified right.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_accuracy: Option<f64>,
-    /// 1 − loss / loss of predicting the mean.
+    /// 1 − squared error / squared error of predicting the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validation_r2: Option<f64>,
+    /// What the strengths were asked to be judged by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validation_score: Option<f64>,
     /// Length of the weights (kernel: of the function).
     pub norm: f64,
     /// Effective number of parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degrees_of_freedom: Option<f64>,
-    /// The one-number rescale of softmax.
+    /// The one-number rescale of an average.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<f64>,
-    /// Whether the run was long enough for this λ.
+    /// How far the model can be from the exact one.
+    #[serde(flatten)]
+    pub certificate: Certificate,
+    /// Whether that is next to nothing.
     pub resolved: bool,
-    /// What is left of it if not.
-    pub unfinished: f64,
-    /// Whether the numbers are those of the exact minimizer instead of the average.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub polished: bool,
+    /// What is left of a linear or kernel run if it was too short for this λ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<f64>,
 }
 
 /// Where the time went.
@@ -109,27 +156,12 @@ pub struct Row {
 pub struct Seconds {
     /// Reading the table (filled in by whoever read it).
     pub read: f64,
-    /// The training run(s).
+    /// Fitting.
     pub train: f64,
-    /// Averages at every λ.
+    /// Averages, and certificates.
     pub average: f64,
     /// Evaluating and choosing.
     pub select: f64,
-}
-
-/// What polishing gained.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct PolishReport {
-    /// λ.
-    pub l2: f64,
-    /// L-BFGS iterations from the averaged model.
-    pub iterations: u64,
-    /// Length of the gradient that is left.
-    pub gradient: f64,
-    /// Whether that is as short as it was meant to become.
-    pub converged: bool,
-    /// Relative distance the weights moved.
-    pub moved: f64,
 }
 
 /// The outcome.
@@ -142,9 +174,11 @@ pub struct Learned {
     pub best: usize,
     /// Number of the strongest λ within one standard error of it.
     pub one_se: usize,
+    /// What chose it, if not the loss.
+    pub scoring: Option<Scoring>,
     /// Weights at every λ in the units of the table, for pictures: `[λ][output][feature]`. Empty for kernel models.
     pub traces: Vec<Vec<f64>>,
-    /// Steps of a run.
+    /// Steps of a run, or passes over the data.
     pub steps: u64,
     /// Runs made: 1, or one a fold and one more.
     pub runs: usize,
@@ -152,141 +186,316 @@ pub struct Learned {
     pub notes: Vec<String>,
     /// Rows by true and predicted class on the validation rows, at the best λ.
     pub confusion: Option<Vec<Vec<usize>>>,
-    /// The softmax run's dial.
+    /// The mean, over the rows the model was trained on, of every feature that had missing values.
+    pub means: Vec<(usize, f64)>,
+    /// The averaged run's dial, from which models of other λ can be read.
     pub dial: Option<Dial>,
-    /// What polishing gained.
-    pub polished: Vec<PolishReport>,
+    /// What reading them takes besides.
+    refit: Option<Refit>,
     /// Where the time went.
     pub seconds: Seconds,
 }
 
+/// A model at every λ, fitted on some rows.
+struct Fitted<T> {
+    /// `[λ]`, for the table's own units.
+    weights: Vec<Vec<f64>>,
+    /// `[λ]`: one for each output.
+    biases: Vec<Vec<f64>>,
+    lines: Vec<Line>,
+    /// The training rows of a kernel model.
+    support: Option<(Kernel, Features<T>)>,
+    steps: u64,
+    notes: Vec<String>,
+    /// Of averages, with what reading a model off it takes.
+    dial: Option<(Dial, Refit)>,
+    /// Spent on fitting, and on averages or certificates.
+    seconds: [f64; 2],
+}
+
+/// What is known of one λ before anyone judges it.
+struct Line {
+    train_loss: f64,
+    norm: f64,
+    degrees: Option<f64>,
+    scale: Option<f64>,
+    certificate: Certificate,
+    resolved: bool,
+    unfinished: Option<f64>,
+}
+
+impl Line {
+    /// With what the judges said: the mean loss and its standard error, accuracy, R², and what was asked for.
+    fn row(&self, l2: f64, loss: [f64; 2], accuracy: Option<f64>, r2: Option<f64>, score: Option<f64>) -> Row {
+        Row {
+            l2,
+            train_loss: self.train_loss,
+            validation_loss: loss[0],
+            validation_error: loss[1],
+            validation_accuracy: accuracy,
+            validation_r2: r2,
+            validation_score: score,
+            norm: self.norm,
+            degrees_of_freedom: self.degrees,
+            scale: self.scale,
+            certificate: self.certificate,
+            resolved: self.resolved,
+            unfinished: self.unfinished,
+        }
+    }
+}
+
+/// A kind of model.
+trait Learner<T: Element> {
+    /// Every λ of `l2` on the rows of run number `at`, whose missing values are filled in by `data` as they should be.
+    fn fit(&mut self, data: &Data<T>, runs: &Runs, at: usize, l2: &[f64]) -> Result<Fitted<T>>;
+
+    /// What kind of model file it makes.
+    fn kind(&self) -> Kind;
+}
+
+/// Who trains and who judges, run by run.
+struct Runs {
+    /// Training rows, and rows held out: none where a table of its own judges, or nobody does.
+    rows: Vec<(Vec<usize>, Vec<usize>)>,
+    /// Whether the last run is judged, too; otherwise it is on all rows, for the final model.
+    judged: usize,
+}
+
+impl Runs {
+    fn new<T: Element>(data: &Data<T>, settings: &Settings) -> Result<Self> {
+        let n = data.x.rows();
+        let strata = settings.stratify.then_some(data.goal.labels.as_slice());
+        if settings.stratify && data.goal.classes.is_none() {
+            let what = "rows cannot be stratified: the target is a number, not classes";
+            return Err(TableError::Unusable { what: what.into() }.into());
+        }
+        let rules = Rules { seed: settings.seed, groups: data.groups.as_deref(), strata };
+        let mut rows = Vec::new();
+        for rules in rules.repeated(settings.repeats)? {
+            match &settings.validation {
+                Validation::Share(share) => rows.push(split(n, *share, &rules)?),
+                Validation::Folds(count) => {
+                    for fold in folds(n, *count, &rules)? {
+                        let mut held = vec![false; n];
+                        fold.iter().for_each(|&row| held[row] = true);
+                        rows.push(((0..n).filter(|&row| !held[row]).collect(), fold));
+                    }
+                }
+                Validation::Rows(..) => {
+                    require(
+                        settings.repeats == 1,
+                        "number of repetitions",
+                        settings.repeats as f64,
+                        "1 with a table that judges",
+                    )?;
+                    rows.push(((0..n).collect(), Vec::new()));
+                }
+            }
+        }
+        let judged = rows.len();
+        if judged > 1 {
+            rows.push(((0..n).collect(), Vec::new()));
+        }
+        Ok(Self { rows, judged })
+    }
+}
+
+impl Runs {
+    /// Rows that all weigh nothing neither train nor judge.
+    fn require_weight<T: Element>(&self, data: &Data<T>) -> Result<()> {
+        let Some(weights) = &data.weights else {
+            return Ok(());
+        };
+        if let Some(classes) = &data.goal.classes {
+            let mut there = vec![false; classes.len()];
+            let rows = weights.iter().zip(&data.goal.labels).filter(|(weight, _)| **weight > 0.0);
+            rows.for_each(|(_, &label)| there[label as usize] = true);
+            let classes = there.iter().filter(|there| **there).count();
+            if classes < 2 {
+                return Err(DataError::Classes { classes }.into());
+            }
+        }
+        for (training, held) in &self.rows {
+            for (rows, what) in [(training, "training"), (held, "validation")] {
+                if !rows.is_empty() && rows.iter().all(|&row| weights[row] == 0.0) {
+                    let what = format!("all {} {what} rows of a fold have weight 0", rows.len());
+                    return Err(TableError::Unusable { what }.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Classes that some training rows lack, and in how many runs.
+    fn lacking<T: Element>(&self, data: &Data<T>, stratified: bool) -> Option<String> {
+        let classes = data.goal.classes.as_ref()?;
+        let mut runs = vec![0; classes.len()];
+        for (training, _) in &self.rows[..self.judged] {
+            let mut there = vec![false; classes.len()];
+            training.iter().for_each(|&row| there[data.goal.labels[row] as usize] = true);
+            there.iter().zip(&mut runs).for_each(|(there, runs)| *runs += usize::from(!there));
+        }
+        let lacking: Vec<String> = (0..classes.len())
+            .filter(|&class| runs[class] > 0)
+            .map(|class| format!("\"{}\" ({} of {})", classes[class], runs[class], self.judged))
+            .collect();
+        (!lacking.is_empty()).then(|| {
+            let some = lacking.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+            format!(
+                "training rows lack a class, so that its held-out rows cost as much as the impossible: {some} of the times that rows were held out{}{}",
+                if lacking.len() > 5 { ", and others" } else { "" },
+                if stratified { "" } else { "; --stratify deals classes out evenly" }
+            )
+        })
+    }
+}
+
 /// Fits, compares and chooses.
 pub fn learn(table: Table, settings: &Settings) -> Result<Learned> {
-    let Table { features, target, columns, .. } = table;
-    if features.shape()[0] != target.len() {
-        return Err(shape("the target", target.len(), features.shape()[0]));
+    let (found, expected) = (table.target.len(), table.features.shape()[0]);
+    if found != expected {
+        let with = "the table";
+        return Err(DataError::Shape { name: "the target", unit: "rows", found, expected, with }.into());
     }
     require(!settings.l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
+    let Table { features, target, mut columns, weights, groups, filled, .. } = table;
+    let goal = Goal::new(&target, settings)?;
     let mut learned = match features {
-        Matrix::Single(x) => learn_typed(x, &target, settings)?,
-        Matrix::Double(x) => learn_typed(x, &target, settings)?,
+        Matrix::Single(x) => learn_typed(Data { x, goal, weights, groups, filled }, settings)?,
+        Matrix::Double(x) => learn_typed(Data { x, goal, weights, groups, filled }, settings)?,
     };
+    if let Some(recipe) = &mut columns.recipe {
+        recipe.set_means(&learned.means);
+    }
     learned.model.about.columns = columns;
+    if let (Some(dial), Some(refit)) = (&mut learned.dial, &learned.refit) {
+        learned.model.describe(dial, refit);
+    }
     Ok(learned)
 }
 
-fn shape(name: &'static str, found: usize, expected: usize) -> Error {
-    DataError::Shape { name, unit: "rows", found, expected, with: "the table" }.into()
-}
+/// A λ is resolved when its certificate allows for no more than this share of the loss without features.
+const RESOLVED: f64 = 1e-4;
 
-/// A Gram matrix of this many features takes 0.8 GB, its eigenvectors as much again, and a few minutes.
-const MOST_FEATURES: usize = 10_000;
-/// A softmax keeps dozens of numbers for each feature and class.
+/// A model keeps dozens of numbers for each feature and output.
 const MOST_COLUMNS: usize = 1_000_000;
 
-/// A shift and a scale for each column: features as fitted are `(x − shift) · scale`.
-struct Units {
-    shift: Vec<f64>,
-    scale: Vec<f64>,
-}
-
-impl Units {
-    /// Without an intercept nothing is shifted: that would bring one in by the back door.
-    fn of<T: Element>(x: &Features<T>, standardize: bool, intercept: bool) -> Self {
-        if !standardize {
-            return Self { shift: vec![0.0; x.columns()], scale: vec![1.0; x.columns()] };
-        }
-        let means = x.means(Rows::All);
-        let spreads = x.standard_deviations(&means);
-        // A constant feature has nothing to scale, though its spread may come out as rounding.
-        let scale = spreads.iter().zip(&means).map(|(&s, &mean)| if s > 1e-12 * mean.abs() { 1.0 / s } else { 1.0 });
-        let scale = scale.collect();
-        let shift = if x.is_sparse() || !intercept { vec![0.0; means.len()] } else { means };
-        Self { shift, scale }
-    }
-
-    /// Weights and bias for the table's own units.
-    fn unfold(&self, weights: &[f64], bias: &[f64]) -> (Vec<f64>, Vec<f64>) {
-        let d = self.shift.len();
-        let unfolded: Vec<f64> = weights.iter().zip(self.scale.iter().cycle()).map(|(w, scale)| w * scale).collect();
-        let shifted = unfolded
-            .chunks_exact(d)
-            .zip(bias)
-            .map(|(column, bias)| bias - column.iter().zip(&self.shift).map(|(w, shift)| w * shift).sum::<f64>());
-        let shifted = shifted.collect();
-        (unfolded, shifted)
-    }
-}
-
-fn learn_typed<T: Element>(mut x: Features<T>, target: &Target, settings: &Settings) -> Result<Learned> {
-    if settings.standardize && matches!(settings.model, ModelChoice::Kernel(_)) {
-        let what = "a kernel model cannot be standardized: scale the columns of the table, or set the kernel's gamma";
-        return Err(crate::table::TableError::Unusable { what: what.into() }.into());
-    }
-    let columns = x.columns();
-    match settings.model {
-        ModelChoice::Linear => require(
-            columns <= MOST_FEATURES,
-            "number of features",
-            columns as f64,
-            format!("at most {MOST_FEATURES} for a linear model, which keeps a number for every pair of them"),
-        )?,
-        ModelChoice::Softmax | ModelChoice::Kernel(_) => {
-            let limit = format!("at most {MOST_COLUMNS}");
-            require(columns <= MOST_COLUMNS, "number of features", columns as f64, limit)?;
-        }
-    }
-    let units = Units::of(&x, settings.standardize, settings.bias);
-    let mut other = None;
-    if let Validation::Rows(table, labels) = &settings.validation {
-        other = Some((same_type::<T>(table, x.columns())?, labels));
-    }
-    if settings.standardize {
-        x.rescale(&units.shift, &units.scale);
-        if let Some((table, _)) = &mut other {
-            table.rescale(&units.shift, &units.scale);
-        }
-    }
-    let problem = Problem { units, target, settings };
-    let mut learned = match settings.model {
-        ModelChoice::Linear => problem.linear(&x, other)?,
-        ModelChoice::Softmax => problem.softmax(x, other)?,
-        ModelChoice::Kernel(kernel) => problem.kernel(&x, other, kernel)?,
+fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned> {
+    let columns = data.x.columns();
+    require(columns <= MOST_COLUMNS, "number of features", columns as f64, format!("at most {MOST_COLUMNS}"))?;
+    let mut learner: Box<dyn Learner<T>> = match settings.model {
+        ModelChoice::Linear => Box::new(linear::Linear::new(settings)),
+        ModelChoice::Softmax | ModelChoice::Poisson => Box::new(glm::GlmLearner { settings }),
+        ModelChoice::Kernel(kernel) => Box::new(kernel::KernelLearner::new(&data, kernel, settings)?),
     };
+    let runs = Runs::new(&data, settings)?;
+    runs.require_weight(&data)?;
+    let mut judge = Judge::new(&data, settings)?;
+    let mut seconds = Seconds::default();
+    let mut kept = None;
+    for (at, (training, held)) in runs.rows.iter().enumerate() {
+        let filled = data.filled_for(training);
+        let data = filled.as_ref().unwrap_or(&data);
+        let fitted = learner.fit(data, &runs, at, &settings.l2)?;
+        seconds.train += fitted.seconds[0];
+        seconds.average += fitted.seconds[1];
+        let start = Instant::now();
+        if at < runs.judged {
+            judge.hear(data, held, &fitted)?;
+        }
+        seconds.select += start.elapsed().as_secs_f64();
+        kept = Some((at, fitted));
+    }
+    let (last, fitted) = kept.ok_or_else(no_validation)?;
+    let start = Instant::now();
+    let verdict = judge.verdict(settings);
+    let rows: Vec<Row> =
+        fitted.lines.iter().enumerate().map(|(at, line)| verdict.row(settings.l2[at], at, line)).collect();
     let sound = |row: &Row| [row.train_loss, row.validation_loss, row.norm].iter().all(|value| value.is_finite());
-    if !learned.rows.iter().all(sound) || learned.model.weights.iter().any(|w| !w.is_finite()) {
+    if !rows.iter().all(sound) || fitted.weights.iter().flatten().any(|w| !w.is_finite()) {
         let what =
             "the numbers of this table are too large: their squares overflow; rescale the target or the features";
-        return Err(crate::table::TableError::Unusable { what: what.into() }.into());
+        return Err(TableError::Unusable { what: what.into() }.into());
     }
-    learned.model.about.resolved = learned.rows[learned.best].resolved;
-    if settings.standardize && !matches!(settings.validation, Validation::Rows(..)) {
-        let note = "features were scaled by the mean and spread of all rows, those held out included";
-        learned.notes.push(note.into());
+    let (best, one_se) = (verdict.best, verdict.one_se);
+    let outputs = fitted.biases[best].len();
+    let mut about = About::new(learner.kind(), settings.l2[best], columns, outputs);
+    about.classes.clone_from(&data.goal.classes);
+    about.resolved = rows[best].resolved;
+    about.certificate = Some(rows[best].certificate);
+    about.chosen = Some(Chosen { best: settings.l2[best], one_se: settings.l2[one_se] });
+    let support = fitted.support.as_ref().map(|(_, support)| data::flat(support)).unwrap_or_default();
+    let mut model =
+        Model { about, weights: fitted.weights[best].clone(), bias: fitted.biases[best].clone(), support, path: None };
+    let mut notes = fitted.notes;
+    notes.extend(data.notes(settings));
+    notes.extend(runs.lacking(&data, settings.stratify));
+    seconds.select += start.elapsed().as_secs_f64();
+    if settings.keep_path {
+        let start = Instant::now();
+        let training = &runs.rows[last].0;
+        let filled = data.filled_for(training);
+        let data = filled.as_ref().unwrap_or(&data);
+        let mut at_nodes = |l2: &[f64]| {
+            let fitted = learner.fit(data, &runs, last, l2)?;
+            Ok((fitted.weights, fitted.biases))
+        };
+        let certain = rows.iter().map(|row| row.certificate.distance);
+        let exact: Vec<(&[f64], f64)> = fitted.weights.iter().map(Vec::as_slice).zip(certain).collect();
+        model.path = ModelPath::make(&settings.l2, &exact, &mut at_nodes)?;
+        if let Some(path) = &model.path {
+            notes.push(format!(
+                "the model file holds the path at {} nodes: any λ of the range can be read from it, with weights within {:.1e} of the exact ones' length (measured at all {} λ)",
+                path.nodes.len(),
+                path.error,
+                settings.l2.len()
+            ));
+        }
+        seconds.train += start.elapsed().as_secs_f64();
     }
-    let unresolved = learned.rows.iter().filter(|row| !row.resolved).count();
+    let unresolved = rows.iter().filter(|row| !row.resolved).count();
     if unresolved > 0 {
-        let strongest = learned.rows.iter().filter(|row| !row.resolved).map(|row| row.l2).fold(0.0, f64::max);
-        learned.notes.push(format!(
-            "{unresolved} of {} strengths (up to {strongest:.1e}) are not resolved: the run is too short for them, and their models are early-stopped",
-            learned.rows.len()
+        let strongest = rows.iter().filter(|row| !row.resolved).map(|row| row.l2).fold(0.0, f64::max);
+        notes.push(format!(
+            "{unresolved} of {} strengths (up to {strongest:.1e}) are not resolved: their certificates allow for more than a ten-thousandth of the loss without features",
+            rows.len()
         ));
-        if unresolved == learned.rows.len() && !settings.standardize {
-            learned.notes.push("features of very different sizes slow every λ down: --standardize may help".into());
+        if unresolved == rows.len() && !settings.standardize && settings.average_only.is_none() {
+            notes.push("features of very different sizes slow every λ down: --standardize may help".into());
         }
     }
-    Ok(learned)
+    let (dial, refit) = fitted.dial.unzip();
+    let traces = if fitted.support.is_some() { Vec::new() } else { fitted.weights };
+    Ok(Learned {
+        model,
+        rows,
+        best,
+        one_se,
+        scoring: settings.scoring,
+        traces,
+        steps: fitted.steps,
+        runs: runs.rows.len(),
+        notes,
+        confusion: verdict.confusion,
+        means: means_without(&data.x, &data.filled, &runs.rows[last].0),
+        dial,
+        refit,
+        seconds,
+    })
 }
 
-/// A validation table in the training table's precision; a sparse one may lack trailing columns.
+fn no_validation() -> Error {
+    TableError::Unusable { what: "no validation table was given".into() }.into()
+}
+
+/// A table in another precision; a sparse one may lack trailing columns.
 fn same_type<T: Element>(table: &Matrix, columns: usize) -> Result<Features<T>> {
     fn convert<A: Element, B: Element>(x: &Features<A>) -> Result<Features<B>> {
-        let rows: Vec<usize> = (0..x.rows()).collect();
-        Ok(match x.pick(&rows) {
+        Ok(match x {
             Features::Dense(dense) => {
-                let values =
-                    (0..rows.len()).flat_map(|i| dense.row(i).iter().map(|v| B::of(v.wide())).collect::<Vec<_>>());
-                Features::Dense(Dense::new(rows.len(), x.columns(), values.collect())?)
+                let values = (0..x.rows()).flat_map(|i| dense.row(i)).map(|v| B::of(v.wide())).collect();
+                Features::Dense(Dense::new(x.rows(), x.columns(), values)?)
             }
             Features::Sparse(sparse) => Features::Sparse(sparse.converted()),
         })
@@ -299,141 +508,8 @@ fn same_type<T: Element>(table: &Matrix, columns: usize) -> Result<Features<T>> 
         return Ok(converted);
     }
     converted.widened(columns).ok_or_else(|| {
-        DataError::Shape {
-            name: "the validation table",
-            unit: "features",
-            found: converted.columns(),
-            expected: columns,
-            with: "the training table",
-        }
-        .into()
+        let (found, expected) = (converted.columns(), columns);
+        DataError::Shape { name: "the validation table", unit: "features", found, expected, with: "the training table" }
+            .into()
     })
-}
-
-struct Problem<'a> {
-    units: Units,
-    target: &'a Target,
-    settings: &'a Settings,
-}
-
-/// Targets as numbers, row by row: as they are, or one-hot.
-struct Numbers {
-    y: Vec<f64>,
-    outputs: usize,
-    classes: Option<Vec<String>>,
-    labels: Vec<u32>,
-}
-
-impl Problem<'_> {
-    fn numbers(&self, one_hot: bool) -> Result<Numbers> {
-        match self.target {
-            Target::Numeric(values) if !one_hot => {
-                if let Some(row) = values.iter().position(|value| !value.is_finite()) {
-                    return Err(DataError::NotFinite { name: "the target", value: values[row], row, column: 0 }.into());
-                }
-                Ok(Numbers { y: values.clone(), outputs: 1, classes: None, labels: Vec::new() })
-            }
-            target => {
-                let (classes, labels) = target.classes();
-                if classes.len() < 2 {
-                    return Err(DataError::Classes { classes: classes.len() }.into());
-                }
-                let outputs = classes.len();
-                let mut y = vec![0.0; labels.len() * outputs];
-                labels.iter().enumerate().for_each(|(row, &label)| y[row * outputs + label as usize] = 1.0);
-                Ok(Numbers { y, outputs, classes: Some(classes), labels })
-            }
-        }
-    }
-
-    /// The validation table's targets in the training classes' numbering.
-    fn other_numbers(&self, target: &Target, classes: Option<&[String]>) -> Result<Numbers> {
-        let Some(classes) = classes else {
-            let Target::Numeric(values) = target else {
-                return Err(crate::table::TableError::Unusable {
-                    what: "the validation target holds texts, the training target numbers".into(),
-                }
-                .into());
-            };
-            return Ok(Numbers { y: values.clone(), outputs: 1, classes: None, labels: Vec::new() });
-        };
-        let (known, labels) = target.classes();
-        let place = |name: &String| {
-            classes.iter().position(|class| class == name).ok_or_else(|| crate::table::TableError::Unusable {
-                what: format!("the validation target has class \"{name}\", which the training target lacks"),
-            })
-        };
-        let places: Result<Vec<usize>, _> = known.iter().map(place).collect();
-        let places = places?;
-        let labels: Vec<u32> = labels.iter().map(|&label| places[label as usize] as u32).collect();
-        let outputs = classes.len();
-        let mut y = vec![0.0; labels.len() * outputs];
-        labels.iter().enumerate().for_each(|(row, &label)| y[row * outputs + label as usize] = 1.0);
-        Ok(Numbers { y, outputs, classes: Some(classes.to_vec()), labels })
-    }
-}
-
-fn no_validation() -> Error {
-    crate::table::TableError::Unusable { what: "no validation table was given".into() }.into()
-}
-
-fn ridge_name(path: &RidgePath) -> &'static str {
-    match path.optimizer {
-        Optimizer::Coordinatewise | Optimizer::Preconditioned => "preconditioned descent (Q = Σ + λ_min)",
-        Optimizer::HeavyBall { .. } => "heavy ball",
-        Optimizer::Nesterov { .. } => "Nesterov",
-        Optimizer::NesterovPaper { .. } => "the paper's Nesterov",
-        _ => "gradient descent",
-    }
-}
-
-fn row(point: &Point, train: f64, validation: f64, accuracy: Option<f64>, r2: Option<f64>, norm: f64) -> Row {
-    Row {
-        l2: point.l2,
-        train_loss: train,
-        validation_loss: validation,
-        validation_accuracy: accuracy,
-        validation_r2: r2,
-        norm,
-        degrees_of_freedom: point.degrees,
-        scale: point.scale,
-        resolved: point.resolved,
-        unfinished: point.unfinished,
-        polished: false,
-    }
-}
-
-fn scores<T: Element>(x: &Features<T>, weights: &[f64], bias: &[f64]) -> Vec<f64> {
-    let mut scores = vec![0.0; x.rows() * bias.len()];
-    x.multiply(weights, &mut scores);
-    for row in scores.chunks_exact_mut(bias.len()) {
-        row.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
-    }
-    scores
-}
-
-/// Half the squared error of each row.
-fn row_losses(scores: &[f64], y: &[f64], outputs: usize) -> Vec<f64> {
-    let rows = scores.chunks_exact(outputs).zip(y.chunks_exact(outputs));
-    rows.map(|(s, y)| 0.5 * s.iter().zip(y).map(|(s, y)| (s - y) * (s - y)).sum::<f64>()).collect()
-}
-
-/// Half the mean squared distance of the targets from their mean.
-fn spread_of(y: &[f64], outputs: usize) -> f64 {
-    let n = (y.len() / outputs) as f64;
-    let mut mean = vec![0.0; outputs];
-    y.chunks_exact(outputs).for_each(|row| mean.iter_mut().zip(row).for_each(|(m, y)| *m += y / n));
-    y.iter().zip(mean.iter().cycle()).map(|(y, m)| (y - m) * (y - m)).sum::<f64>() / (2.0 * n)
-}
-
-fn accuracy(found: &[usize], labels: &[u32]) -> f64 {
-    let right = found.iter().zip(labels).filter(|(found, label)| **found == **label as usize).count();
-    right as f64 / labels.len().max(1) as f64
-}
-
-/// `[true class][predicted class]`.
-fn confusion_matrix(found: &[usize], labels: &[u32], classes: usize) -> Vec<Vec<usize>> {
-    let mut counts = vec![vec![0; classes]; classes];
-    found.iter().zip(labels).for_each(|(&found, &label)| counts[label as usize][found] += 1);
-    counts
 }

@@ -144,6 +144,37 @@ impl KernelRidge {
         Ok(Self { kernel, targets, ridge })
     }
 
+    /// The same problem with an intercept that is not penalized, minimized over, rows counted by weights of mean 1: K becomes
+    /// HKHᵀ and y becomes Hy, where H takes the mean away. Its α sum to zero, predict through K as it was, and
+    /// `b = mean(y − Kα)`.
+    #[must_use]
+    pub fn centred(&self, weights: &[f64]) -> Self {
+        let n = self.kernel.nrows();
+        let means = |m: MatRef<'_, f64>| -> Vec<f64> {
+            let mean =
+                |column: faer::ColRef<'_, f64>| column.iter().zip(weights).map(|(value, w)| w * value).sum::<f64>();
+            m.col_iter().map(|column| mean(column) / n as f64).collect()
+        };
+        let (of_kernel, of_targets) = (means(self.kernel.as_ref()), means(self.targets.as_ref()));
+        let overall = of_kernel.iter().zip(weights).map(|(mean, w)| w * mean).sum::<f64>() / n as f64;
+        Self {
+            kernel: Mat::from_fn(n, n, |i, j| self.kernel[(i, j)] - (of_kernel[i] + of_kernel[j] - overall)),
+            targets: Mat::from_fn(n, self.targets.ncols(), |i, j| self.targets[(i, j)] - of_targets[j]),
+            ridge: self.ridge,
+        }
+    }
+
+    /// The same problem with every row, and every target, multiplied by a factor.
+    #[must_use]
+    pub fn scaled(&self, factors: &[f64]) -> Self {
+        let n = self.kernel.nrows();
+        Self {
+            kernel: Mat::from_fn(n, n, |i, j| factors[i] * self.kernel[(i, j)] * factors[j]),
+            targets: Mat::from_fn(n, self.targets.ncols(), |i, j| factors[i] * self.targets[(i, j)]),
+            ridge: self.ridge,
+        }
+    }
+
     /// The functional gradient's objective: Hessian `K + λ0 I`, linear term y. Averages with scalar weights.
     pub fn functional(&self) -> Result<Quadratic, DataError> {
         let mut hessian = self.kernel.clone();

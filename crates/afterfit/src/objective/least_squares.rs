@@ -5,7 +5,7 @@
 
 use faer::Mat;
 
-use super::features::{Element, Features};
+use super::features::{Element, Features, Scores};
 use super::{DataError, Moments, Objective, Quadratic, Rows, Shift};
 use crate::error::{Result, require};
 
@@ -77,7 +77,7 @@ impl<T: Element> LeastSquares<T> {
             true => Shift::at_means(&self.x, &self.y),
             false => Shift::none(&self.x, &self.y),
         };
-        Moments::of(&self.x, &self.y, Rows::All, &shift).quadratic(self.ridge, self.means.is_some())
+        Moments::of(&self.x, &self.y, None, Rows::All, &shift).quadratic(self.ridge, self.means.is_some())
     }
 
     /// Whether `steps` full-batch steps are cheaper in Gram space: nd²/2 once and d²k a step, against 2ndk a step.
@@ -125,12 +125,15 @@ impl<T: Element> Objective for LeastSquares<T> {
         let k = self.outputs;
         let scale = 1.0 / rows.count(self.rows()) as f64;
         let offsets = self.offsets(weights);
-        let residual = |row: usize, products: &mut [T]| {
-            for (j, product) in products.iter_mut().enumerate() {
-                *product = T::of(scale * (product.wide() - self.y[row * k + j] - offsets[j]));
+        let residual = |scores: Scores<'_, T>| {
+            for (j, column) in scores.values.chunks_exact_mut(scores.stride).enumerate() {
+                for (product, row) in column.iter_mut().zip(scores.rows) {
+                    *product = T::of(scale * (product.wide() - self.y[row * k + j] - offsets[j]));
+                }
             }
+            Vec::new()
         };
-        let totals = self.x.pull_back(rows, weights, residual, gradient);
+        let (totals, _) = self.x.pull_back(rows, weights, residual, gradient);
         let d = self.x.columns();
         for (j, column) in gradient.chunks_exact_mut(d).enumerate() {
             if let Some(means) = &self.means {
@@ -171,10 +174,11 @@ pub(super) fn curvature_of_rows<T: Element>(x: &Features<T>, means: Option<&[f64
         .chunks_exact(d)
         .map(|column| means.map_or(0.0, |means| column.iter().zip(means).map(|(v, mean)| v * mean).sum()))
         .collect();
-    let scaled = |_: usize, products: &mut [T]| {
-        for (product, shift) in products.iter_mut().zip(&shift) {
-            *product = T::of((product.wide() - shift) / n);
+    let scaled = |scores: Scores<'_, T>| {
+        for (column, shift) in scores.values.chunks_exact_mut(scores.stride).zip(&shift) {
+            column.iter_mut().for_each(|product| *product = T::of((product.wide() - shift) / n));
         }
+        Vec::new()
     };
     x.pull_back(Rows::All, v, scaled, product);
 }

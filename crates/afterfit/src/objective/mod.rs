@@ -4,10 +4,15 @@
 //! `[k, d]`. Data may be f32 (products in f32) or f64; weights, gradients and averages are f64.
 
 mod curvature;
+mod exponential;
 mod features;
+mod glm;
 mod kernel;
 mod least_squares;
+mod logistic;
+mod loss;
 mod moments;
+mod poisson;
 mod quadratic;
 mod softmax;
 
@@ -16,12 +21,14 @@ use std::ops::Range;
 use thiserror::Error;
 
 pub use curvature::{Curvature, curvature};
-pub use features::{Csr, Dense, Element, Features};
+pub use features::{Csr, Dense, Element, Features, LANES, Scores};
+pub use glm::Glm;
+pub(crate) use glm::{scales, shift};
 pub use kernel::{Kernel, KernelRidge};
 pub use least_squares::LeastSquares;
+pub use loss::Loss;
 pub use moments::{Moments, Shift};
 pub use quadratic::{Diagonalized, Quadratic};
-pub use softmax::Softmax;
 pub(crate) use softmax::log_sum_exp;
 
 /// The rows a gradient is taken over.
@@ -161,6 +168,14 @@ pub enum DataError {
         row: usize,
         /// Number of classes.
         classes: usize,
+    },
+    /// A count that is none.
+    #[error("the count at row {row} is {value}: counts are finite and at least 0")]
+    Count {
+        /// The number.
+        value: f64,
+        /// Its row, from 0.
+        row: usize,
     },
     /// Fewer than two classes.
     #[error("{classes} class(es): a softmax needs at least 2")]

@@ -1,9 +1,11 @@
 //! First and second moments of a table: all that least squares needs to know of its rows.
 
-use faer::{Mat, MatRef};
+use faer::linalg::matmul::triangular;
+use faer::{Accum, Mat, MatRef};
 
 use super::features::{Element, Features};
 use super::{DataError, Quadratic, Rows};
+use crate::threads::par;
 
 /// The point that moments are taken around: the closer to the data's mean, the fewer digits a large mean costs.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +26,12 @@ impl Shift {
         Self { x: vec![0.0; features.columns()], y: vec![0.0; y.len() / features.rows()] }
     }
 
+    /// These points.
+    #[must_use]
+    pub fn at(x: Vec<f64>, y: Vec<f64>) -> Self {
+        Self { x, y }
+    }
+
     /// The means of the whole table. Dense tables only: a shifted sparse one would be dense.
     #[must_use]
     pub fn at_means<T: Element>(features: &Features<T>, y: &[f64]) -> Self {
@@ -36,64 +44,170 @@ impl Shift {
     }
 }
 
-/// Sums over rows of x, y, xxᵀ, xyᵀ and ‖y‖², x and y measured from a [`Shift`]. Moments of disjoint rows around the
-/// same point add up, and a fold's can be taken away.
+/// Sums over rows of x, y, xxᵀ, xyᵀ and ‖y‖², x and y measured from a [`Shift`], each row counted with its weight. Moments
+/// of disjoint rows around the same point add up, and a fold's can be taken away.
 #[derive(Debug, Clone)]
 pub struct Moments {
     shift: Shift,
+    /// The weight of all rows together: their number where they have none of their own.
     rows: f64,
     x: Vec<f64>,
     y: Vec<f64>,
+    /// Only the lower triangle: adding rows to it costs no second pass to mirror it.
     xx: Mat<f64>,
     xy: Mat<f64>,
     yy: f64,
 }
 
 impl Moments {
-    /// One pass over `rows`. `y` holds the same number of targets for each row of the table, row by row.
+    /// Of no rows at all.
     #[must_use]
-    pub fn of<T: Element>(features: &Features<T>, y: &[f64], rows: Rows<'_>, shift: &Shift) -> Self {
-        let (count, outputs) = (rows.count(features.rows()), shift.y.len());
-        let (xx, xy) = features.gram(rows, y, shift);
-        let (mut sums, mut yy) = (vec![0.0; outputs], 0.0);
-        for row in rows.iter(0..count) {
-            for ((sum, value), shift) in sums.iter_mut().zip(&y[row * outputs..]).zip(&shift.y) {
-                *sum += value - shift;
-                yy += (value - shift) * (value - shift);
+    pub fn empty(shift: &Shift) -> Self {
+        let (d, k) = (shift.x.len(), shift.y.len());
+        let (x, y) = (vec![0.0; d], vec![0.0; k]);
+        Self { shift: shift.clone(), rows: 0.0, x, y, xx: Mat::zeros(d, d), xy: Mat::zeros(d, k), yy: 0.0 }
+    }
+
+    /// One pass over `rows`. `y` holds the same number of targets for each row of the table, row by row; `weights` says
+    /// how often each row of the table counts, once if `None`.
+    #[must_use]
+    pub fn of<T: Element>(
+        features: &Features<T>,
+        y: &[f64],
+        weights: Option<&[f64]>,
+        rows: Rows<'_>,
+        shift: &Shift,
+    ) -> Self {
+        let mut moments = Self::empty(shift);
+        moments.add(features, y, weights, rows);
+        moments
+    }
+
+    /// Adds further rows, of this table or of another with the same columns.
+    pub fn add<T: Element>(&mut self, features: &Features<T>, y: &[f64], weights: Option<&[f64]>, rows: Rows<'_>) {
+        let outputs = self.shift.y.len();
+        features.add_gram(rows, y, weights, &self.shift, self.xx.as_mut(), self.xy.as_mut());
+        features.add_sums(rows, weights, &self.shift.x, &mut self.x);
+        for row in rows.iter(0..rows.count(features.rows())) {
+            let weight = weights.map_or(1.0, |weights| weights[row]);
+            self.rows += weight;
+            for ((sum, value), shift) in self.y.iter_mut().zip(&y[row * outputs..]).zip(&self.shift.y) {
+                *sum += weight * (value - shift);
+                self.yy += weight * (value - shift) * (value - shift);
             }
         }
-        let means = features.means(rows);
-        let x = means.iter().zip(&shift.x).map(|(mean, shift)| (mean - shift) * count as f64).collect();
-        Self { shift: shift.clone(), rows: count as f64, x, y: sums, xx, xy, yy }
+    }
+
+    /// The weight of all rows together: their number where they have none of their own.
+    #[must_use]
+    pub fn rows(&self) -> f64 {
+        self.rows
+    }
+
+    /// Features.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.x.len()
     }
 
     /// The moments of the rows of both.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
-        let sum = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a + b).collect();
-        Self {
-            shift: self.shift.clone(),
-            rows: self.rows + other.rows,
-            x: sum(&self.x, &other.x),
-            y: sum(&self.y, &other.y),
-            xx: &self.xx + &other.xx,
-            xy: &self.xy + &other.xy,
-            yy: self.yy + other.yy,
-        }
+        self.plus(other, 1.0)
     }
 
     /// The moments of the rows that are in `self` but not in `part`.
     #[must_use]
     pub fn without(&self, part: &Self) -> Self {
-        let difference = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a - b).collect();
+        self.plus(part, -1.0)
+    }
+
+    fn plus(&self, other: &Self, sign: f64) -> Self {
+        let sum = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a + sign * b).collect();
         Self {
             shift: self.shift.clone(),
-            rows: self.rows - part.rows,
-            x: difference(&self.x, &part.x),
-            y: difference(&self.y, &part.y),
-            xx: &self.xx - &part.xx,
-            xy: &self.xy - &part.xy,
-            yy: self.yy - part.yy,
+            rows: self.rows + sign * other.rows,
+            x: sum(&self.x, &other.x),
+            y: sum(&self.y, &other.y),
+            xx: &self.xx + faer::Scale(sign) * &other.xx,
+            xy: &self.xy + faer::Scale(sign) * &other.xy,
+            yy: self.yy + sign * other.yy,
+        }
+    }
+
+    /// The moments of the same rows with every feature divided by its spread over them, and the factors that did it:
+    /// weights W of the scaled features are `scale · W` of these, with the same intercept.
+    #[must_use]
+    pub fn standardized(&self) -> (Self, Vec<f64>) {
+        let scale: Vec<f64> = (0..self.x.len())
+            .map(|i| {
+                let (mean, square) = (self.x[i] / self.rows, self.xx[(i, i)] / self.rows);
+                let spread = (square - mean * mean).max(0.0).sqrt();
+                // A constant feature has nothing to scale, though its spread may come out as rounding.
+                let rounding = (1e-7 * square.sqrt()).max(1e-12 * (mean + self.shift.x[i]).abs());
+                if spread > rounding { 1.0 / spread } else { 1.0 }
+            })
+            .collect();
+        let times = |values: &[f64]| values.iter().zip(&scale).map(|(value, scale)| value * scale).collect();
+        let scaled = Self {
+            shift: Shift { x: times(&self.shift.x), y: self.shift.y.clone() },
+            rows: self.rows,
+            x: times(&self.x),
+            y: self.y.clone(),
+            xx: Mat::from_fn(self.x.len(), self.x.len(), |i, j| scale[i] * self.xx[(i, j)] * scale[j]),
+            xy: Mat::from_fn(self.x.len(), self.y.len(), |i, j| scale[i] * self.xy[(i, j)]),
+            yy: self.yy,
+        };
+        (scaled, scale)
+    }
+
+    /// The mean of every feature over these rows.
+    #[must_use]
+    pub fn means(&self) -> Vec<f64> {
+        self.x.iter().zip(&self.shift.x).map(|(sum, shift)| shift + sum / self.rows).collect()
+    }
+
+    /// Where the last features say which values of others were filled in (1 there, 0 elsewhere): the mean of the values of
+    /// each of `gaps` that were not, less what was filled in, `values`.
+    #[must_use]
+    pub fn refill(&self, gaps: &[usize], values: &[f64]) -> Vec<f64> {
+        let first = self.x.len() - gaps.len();
+        let one = |(at, (&gap, value)): (usize, (&usize, &f64))| {
+            let (away, filled) = (value - self.shift.x[gap], self.x[first + at]);
+            (self.x[gap] - filled * away) / (self.rows - filled) - away
+        };
+        gaps.iter().zip(values).enumerate().map(one).collect()
+    }
+
+    /// The moments with `more` added to the values of each of `gaps` that were filled in; the features that say which drop
+    /// out. Exact: `x + more · filled` is linear in the features there are.
+    #[must_use]
+    pub fn refilled(&self, gaps: &[usize], more: &[f64]) -> Self {
+        if gaps.is_empty() {
+            return self.clone();
+        }
+        let all = self.x.len();
+        let d = all - gaps.len();
+        let (mut x, mut xy) = (self.x.clone(), self.xy.clone());
+        let mut xx = Mat::from_fn(all, all, |i, j| self.xx[(i.max(j), i.min(j))]);
+        let changes = || gaps.iter().zip(more).zip(d..);
+        for ((&gap, more), filled) in changes() {
+            x[gap] += more * x[filled];
+            (0..xy.ncols()).for_each(|j| xy[(gap, j)] += more * xy[(filled, j)]);
+            (0..all).for_each(|j| xx[(gap, j)] += more * xx[(filled, j)]);
+        }
+        for ((&gap, more), filled) in changes() {
+            (0..all).for_each(|i| xx[(i, gap)] += more * xx[(i, filled)]);
+        }
+        x.truncate(d);
+        Self {
+            shift: Shift { x: self.shift.x[..d].to_vec(), y: self.shift.y.clone() },
+            rows: self.rows,
+            x,
+            y: self.y.clone(),
+            xx: Mat::from_fn(d, d, |i, j| if i >= j { xx[(i, j)] } else { 0.0 }),
+            xy: xy.get(..d, ..).to_owned(),
+            yy: self.yy,
         }
     }
 
@@ -103,7 +217,7 @@ impl Moments {
         let (n, d) = (self.rows, self.x.len());
         let keep = if intercept { 1.0 } else { 0.0 };
         let hessian = Mat::from_fn(d, d, |i, j| {
-            let centred = self.xx[(i, j)] / n - keep * (self.x[i] / n) * (self.x[j] / n);
+            let centred = self.xx[(i.max(j), i.min(j))] / n - keep * (self.x[i] / n) * (self.x[j] / n);
             if i == j { centred + ridge } else { centred }
         });
         let linear =
@@ -126,13 +240,26 @@ impl Moments {
     pub fn loss(&self, weights: &[f64], intercept: &[f64]) -> f64 {
         let (d, k) = (self.x.len(), self.y.len());
         let w = MatRef::from_column_major_slice(weights, d, k);
-        let product = &self.xx * w;
+        let mut lower = Mat::<f64>::zeros(d, k);
+        triangular::matmul(
+            lower.as_mut(),
+            triangular::BlockStructure::Rectangular,
+            Accum::Replace,
+            self.xx.as_ref(),
+            triangular::BlockStructure::TriangularLower,
+            w,
+            triangular::BlockStructure::Rectangular,
+            1.0,
+            par(),
+        );
         let mut sum = self.yy;
         for j in 0..k {
             let along = |x: &[f64]| (0..d).map(|i| w[(i, j)] * x[i]).sum::<f64>();
             // The intercept as seen from the shifted origin.
             let b = intercept[j] + along(&self.shift.x) - self.shift.y[j];
-            sum += (0..d).map(|i| w[(i, j)] * (product[(i, j)] - 2.0 * self.xy[(i, j)])).sum::<f64>();
+            // Every pair of the lower triangle stands for two, the diagonal for itself.
+            let product = |i: usize| 2.0 * lower[(i, j)] - self.xx[(i, i)] * w[(i, j)];
+            sum += (0..d).map(|i| w[(i, j)] * (product(i) - 2.0 * self.xy[(i, j)])).sum::<f64>();
             sum += 2.0 * b * (along(&self.x) - self.y[j]) + self.rows * b * b;
         }
         // Squares cannot sum to less than nothing, but rounding can. (A NaN stays one.)

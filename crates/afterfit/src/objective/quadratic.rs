@@ -133,16 +133,29 @@ pub struct Diagonalized {
 }
 
 impl Diagonalized {
-    /// Sets eigenvalues that are rounding, and the linear term along them, to exactly 0.
-    pub(crate) fn drop_null_space(&mut self) -> Result<(), DataError> {
+    /// Sets eigenvalues that are rounding, and the linear term along them, to exactly 0. Returns the length of what that took
+    /// from the linear term: next to nothing, unless features of ordinary size drown beside huge ones.
+    pub(crate) fn drop_null_space(&mut self) -> Result<f64, DataError> {
         let d = self.eigenvalues.len();
         let noise = d as f64 * f64::EPSILON * self.eigenvalues[d - 1];
-        let mut linear = self.quadratic.linear.clone();
+        let (mut linear, mut dropped) = (self.quadratic.linear.clone(), 0.0);
         for (i, eigenvalue) in self.eigenvalues.iter_mut().enumerate().filter(|(_, e)| **e <= noise) {
             *eigenvalue = 0.0;
-            (0..linear.ncols()).for_each(|j| linear[(i, j)] = 0.0);
+            for j in 0..linear.ncols() {
+                dropped += linear[(i, j)] * linear[(i, j)];
+                linear[(i, j)] = 0.0;
+            }
         }
         self.quadratic = Quadratic::diagonal(self.eigenvalues.clone(), linear)?;
+        Ok(dropped.sqrt())
+    }
+
+    /// Sets negative eigenvalues that are nothing beside a penalty to exactly 0: rounding of a matrix much larger than itself.
+    pub(crate) fn clamp(&mut self, l2: f64) -> Result<(), DataError> {
+        if self.eigenvalues[0] < 0.0 && self.eigenvalues[0] >= -1e-6 * l2 {
+            self.eigenvalues.iter_mut().for_each(|e| *e = e.max(0.0));
+            self.quadratic = Quadratic::diagonal(self.eigenvalues.clone(), self.quadratic.linear.clone())?;
+        }
         Ok(())
     }
 

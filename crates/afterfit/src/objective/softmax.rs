@@ -1,89 +1,13 @@
-//! `−1/n Σ log softmax(Wᵀx_i + b)[y_i] + λ0/2 ‖W‖²`: n rows, d features, k classes. W is d × k.
-//!
-//! With an intercept the flat weights are W, then the k intercepts b, which λ0 does not touch. Averaging would
-//! regularize b with the rest, so it is refitted per λ afterwards ([`crate::polish::rescale`]).
+//! `log Σ e^{z_j} − z_y`: k classes, k scores a row.
 
-use faer::Mat;
+use super::exponential::logarithm;
+use super::features::{Element, LANES, Scores};
 
-use super::features::{Element, Features};
-use super::least_squares::curvature_of_rows;
-use super::{DataError, Objective, Rows, Shift};
-use crate::error::{Result, require};
-
-/// Softmax cross-entropy on a dense or sparse table.
+/// The class of each row, out of k.
 #[derive(Debug, Clone)]
-pub struct Softmax<T> {
-    x: Features<T>,
-    labels: Vec<u32>,
-    classes: usize,
-    ridge: f64,
-    intercept: bool,
-}
-
-impl<T: Element> Softmax<T> {
-    /// `labels[i] < classes` is the class of row i. `ridge` is λ0; `intercept` adds one a class that is never penalized.
-    pub fn new(x: Features<T>, labels: Vec<u32>, classes: usize, ridge: f64, intercept: bool) -> Result<Self> {
-        if classes < 2 {
-            return Err(DataError::Classes { classes }.into());
-        }
-        if labels.len() != x.rows() {
-            return Err(DataError::Shape {
-                name: "labels",
-                unit: "entries",
-                found: labels.len(),
-                expected: x.rows(),
-                with: "the rows of X",
-            }
-            .into());
-        }
-        if let Some(row) = labels.iter().position(|&label| label as usize >= classes) {
-            return Err(DataError::Label { label: labels[row], row, classes }.into());
-        }
-        require(ridge >= 0.0 && ridge.is_finite(), "ridge", ridge, "at least 0 and finite")?;
-        Ok(Self { x, labels, classes, ridge, intercept })
-    }
-
-    /// The data matrix.
-    #[must_use]
-    pub fn features(&self) -> &Features<T> {
-        &self.x
-    }
-
-    /// The class of each row.
-    #[must_use]
-    pub fn labels(&self) -> &[u32] {
-        &self.labels
-    }
-
-    /// λ0, the ridge on W in the training loss.
-    #[must_use]
-    pub fn own_ridge(&self) -> f64 {
-        self.ridge
-    }
-
-    /// Whether intercepts are trained.
-    #[must_use]
-    pub fn has_intercept(&self) -> bool {
-        self.intercept
-    }
-
-    /// The flat weights as (W, b); b is empty without intercepts.
-    #[must_use]
-    pub fn split<'a>(&self, weights: &'a [f64]) -> (&'a [f64], &'a [f64]) {
-        weights.split_at(self.x.columns() * self.classes)
-    }
-
-    /// `Wᵀx_i + b`, row by row.
-    #[must_use]
-    pub fn logits(&self, weights: &[f64]) -> Vec<f64> {
-        let (matrix, intercepts) = self.split(weights);
-        let mut logits = vec![0.0; self.labels.len() * self.classes];
-        self.x.multiply(matrix, &mut logits);
-        for row in logits.chunks_exact_mut(self.classes) {
-            row.iter_mut().zip(intercepts).for_each(|(logit, b)| *logit += b);
-        }
-        logits
-    }
+pub struct Softmax {
+    pub(super) labels: Vec<u32>,
+    pub(super) classes: usize,
 }
 
 /// `log Σ e^{z_j}`, shifted so that nothing overflows.
@@ -92,95 +16,95 @@ pub(crate) fn log_sum_exp(logits: &[f64]) -> f64 {
     top + logits.iter().map(|z| (z - top).exp()).sum::<f64>().ln()
 }
 
-impl<T: Element> Objective for Softmax<T> {
-    fn shape(&self) -> [usize; 2] {
-        [self.x.columns(), self.classes]
-    }
-
-    fn width(&self) -> usize {
-        (self.x.columns() + usize::from(self.intercept)) * self.classes
-    }
-
-    fn rows(&self) -> usize {
-        self.labels.len()
-    }
-
-    fn value(&self, weights: &[f64]) -> f64 {
-        let logits = self.logits(weights);
-        let rows = logits.chunks_exact(self.classes).zip(&self.labels);
-        let loss: f64 = rows.map(|(logits, &label)| log_sum_exp(logits) - logits[label as usize]).sum();
-        let norm: f64 = self.split(weights).0.iter().map(|w| w * w).sum();
-        loss / self.labels.len() as f64 + 0.5 * self.ridge * norm
-    }
-
-    fn gradient(&self, weights: &[f64], rows: Rows<'_>, gradient: &mut [f64]) {
-        let (matrix, intercepts) = self.split(weights);
-        let (d_matrix, d_intercepts) = gradient.split_at_mut(matrix.len());
-        let scale = T::of(1.0 / rows.count(self.labels.len()) as f64);
-        let shifts: Vec<T> = intercepts.iter().map(|&b| T::of(b)).collect();
-        let excess = |row: usize, z: &mut [T]| {
-            z.iter_mut().zip(&shifts).for_each(|(z, &b)| *z += b);
-            let top = z.iter().fold(z[0], |top, &z| if z > top { z } else { top });
-            let mut total = T::of(0.0);
-            for z in z.iter_mut() {
-                *z = (*z - top).exponential();
-                total += *z;
+impl Softmax {
+    pub(super) fn local(&self, row: usize, z: &[f64], slope: &mut [f64], bend: &mut [f64]) -> f64 {
+        let (k, label) = (self.classes, self.labels[row] as usize);
+        let total = log_sum_exp(z);
+        slope.iter_mut().zip(z).for_each(|(p, z)| *p = (z - total).exp());
+        for i in 0..k {
+            for j in 0..k {
+                bend[i * k + j] = if i == j { slope[i] * (1.0 - slope[i]) } else { -slope[i] * slope[j] };
             }
-            let scale_row = scale / total;
-            z.iter_mut().for_each(|z| *z *= scale_row);
-            let label = self.labels[row] as usize;
-            z[label] -= scale;
-        };
-        let totals = self.x.pull_back(rows, matrix, excess, d_matrix);
-        if self.intercept {
-            d_intercepts.copy_from_slice(&totals);
         }
-        if self.ridge > 0.0 {
-            d_matrix.iter_mut().zip(matrix).for_each(|(g, w)| *g += self.ridge * w);
-        }
+        slope[label] -= 1.0;
+        total - z[label]
     }
 
-    fn is_quadratic(&self) -> bool {
-        false
+    pub(super) fn slopes<T: Element>(&self, scores: Scores<'_, T>, scale: &[T]) -> f64 {
+        let mut labels: Vec<usize> = scores.rows.iter().map(|&row| self.labels[row] as usize).collect();
+        labels.resize(scores.stride, 0);
+        pulp::Arch::new().dispatch(Slopes { z: scores.values, stride: scores.stride, labels: &labels, scale })
     }
 
-    /// `diag(p) − ppᵀ ⪯ ½ I`, so the Hessian is below `½ XᵀX/n + λ0 I` (with intercepts, X has a column of ones).
-    fn curvature_product(&self, v: &[f64], product: &mut [f64]) {
-        let (matrix, intercepts) = self.split(v);
-        let (d_matrix, d_intercepts) = product.split_at_mut(matrix.len());
-        if self.intercept {
-            let n = self.labels.len() as f64;
-            let with_ones = |_: usize, products: &mut [T]| {
-                for (product, b) in products.iter_mut().zip(intercepts) {
-                    *product = T::of((product.wide() + b) / n);
+    /// Logarithms of the classes' shares.
+    pub(super) fn baseline(&self, weights: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut shares = vec![0.0; self.classes];
+        self.labels.iter().enumerate().for_each(|(row, &label)| shares[label as usize] += weights(row));
+        let total: f64 = shares.iter().sum();
+        // (A class without rows, or without weight, has no finite intercept.)
+        shares.iter().map(|share| (share / total).max(1e-12).ln()).collect()
+    }
+}
+
+/// Scores → `scale · (p − 1_y)`, sixteen rows at a time; returns `Σ scale · loss`.
+struct Slopes<'a, T> {
+    z: &'a mut [T],
+    stride: usize,
+    labels: &'a [usize],
+    scale: &'a [T],
+}
+
+impl<T: Element> pulp::WithSimd for Slopes<'_, T> {
+    type Output = f64;
+
+    // (Plain loops over whole blocks: closures would not be compiled for the wide registers.)
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> f64 {
+        let Self { z, stride, labels, scale } = self;
+        let mut losses = [0.0_f64; LANES];
+        for at in (0..stride).step_by(LANES) {
+            let (labels, scale) = (&labels[at..][..LANES], &scale[at..][..LANES]);
+            let mut own = [T::of(0.0); LANES];
+            for i in 0..LANES {
+                own[i] = z[labels[i] * stride + at + i];
+            }
+            let mut top = own;
+            for column in z.chunks_exact(stride) {
+                let column = &column[at..][..LANES];
+                for i in 0..LANES {
+                    top[i] = if column[i] > top[i] { column[i] } else { top[i] };
                 }
-            };
-            let totals = self.x.pull_back(Rows::All, matrix, with_ones, d_matrix);
-            d_intercepts.copy_from_slice(&totals);
-        } else {
-            curvature_of_rows(&self.x, None, matrix, d_matrix);
+            }
+            // A row's own class is left out of the sum: what the others have together is its slope, to full precision.
+            for i in 0..LANES {
+                z[labels[i] * stride + at + i] = T::of(f64::NEG_INFINITY);
+            }
+            let mut others = [T::of(0.0); LANES];
+            for column in z.chunks_exact_mut(stride) {
+                let column = &mut column[at..][..LANES];
+                for i in 0..LANES {
+                    column[i] = (column[i] - top[i]).exponential();
+                    others[i] += column[i];
+                }
+            }
+            let (mut total, mut share) = ([T::of(0.0); LANES], [T::of(0.0); LANES]);
+            for i in 0..LANES {
+                total[i] = others[i] + (own[i] - top[i]).exponential();
+                share[i] = scale[i] / total[i];
+            }
+            for column in z.chunks_exact_mut(stride) {
+                let column = &mut column[at..][..LANES];
+                for i in 0..LANES {
+                    column[i] *= share[i];
+                }
+            }
+            for i in 0..LANES {
+                z[labels[i] * stride + at + i] = T::of(0.0) - others[i] * share[i];
+            }
+            for i in 0..LANES {
+                losses[i] += scale[i].wide() * (logarithm(total[i].wide()) + (top[i] - own[i]).wide());
+            }
         }
-        for (product, v) in d_matrix.iter_mut().zip(matrix) {
-            *product = 0.5 * *product + self.ridge * v;
-        }
-        d_intercepts.iter_mut().for_each(|product| *product *= 0.5);
-    }
-
-    fn curvature_matrix(&self) -> Result<Mat<f64>, DataError> {
-        let (n, d) = (self.labels.len() as f64, self.x.columns());
-        let ones = vec![1.0; self.labels.len()];
-        let (gram, sums) = self.x.gram(Rows::All, &ones, &Shift::none(&self.x, &ones));
-        let size = d + usize::from(self.intercept);
-        Ok(Mat::from_fn(size, size, |i, j| match (i < d, j < d) {
-            (true, true) => 0.5 * gram[(i, j)] / n + if i == j { self.ridge } else { 0.0 },
-            (true, false) => 0.5 * sums[(i, 0)] / n,
-            (false, true) => 0.5 * sums[(j, 0)] / n,
-            (false, false) => 0.5,
-        }))
-    }
-
-    fn ridge(&self) -> f64 {
-        // Intercepts are not penalized, so the loss as a whole is not strongly convex.
-        if self.intercept { 0.0 } else { self.ridge }
+        losses.iter().sum()
     }
 }

@@ -4,18 +4,35 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use super::{Matrix, Source, TableError, Target, malformed, open};
-use crate::objective::{Csr, Features};
+use crate::objective::{Csr, DataError, Features};
 
 /// More features than a model of them fits in memory.
 const MOST_COLUMNS: u32 = 1 << 24;
 
-pub(super) fn read(path: &Path) -> Result<Source, TableError> {
-    let mut lines = BufReader::new(open(path)?);
-    let (mut labels, mut starts, mut indices, mut values) = (Vec::new(), vec![0], Vec::<u32>::new(), Vec::<f64>::new());
-    let (mut line, mut number, mut columns) = (String::new(), 0, 0);
+/// Rows of a file, or of a piece of one.
+#[derive(Debug, Default)]
+pub(super) struct Parsed {
+    pub(super) labels: Vec<f64>,
+    /// One more than the largest column met.
+    pub(super) columns: usize,
+    starts: Vec<usize>,
+    indices: Vec<u32>,
+    values: Vec<f64>,
+}
+
+impl Parsed {
+    pub(super) fn features(self, columns: usize) -> Result<Features<f64>, DataError> {
+        Ok(Features::Sparse(Csr::new(columns, self.starts, self.indices, self.values)?))
+    }
+}
+
+/// Takes in lines, the first of which has the number `number`.
+pub(super) fn parse(path: &Path, mut lines: impl BufRead, mut number: u64) -> Result<Parsed, TableError> {
+    let Parsed { mut labels, mut columns, mut starts, mut indices, mut values } = Parsed::default();
+    starts.push(0);
+    let mut line = String::new();
     loop {
         line.clear();
-        number += 1;
         let read = lines.read_line(&mut line).map_err(|error| malformed(path, format!("line {number}: {error}")))?;
         if read == 0 {
             break;
@@ -23,6 +40,7 @@ pub(super) fn read(path: &Path) -> Result<Source, TableError> {
         let content = line.split('#').next().unwrap_or_default().trim();
         let mut fields = content.split_ascii_whitespace();
         let Some(label) = fields.next() else {
+            number += 1;
             continue;
         };
         let refuse = |what: &str, text: &str| malformed(path, format!("line {number}: {what} \"{text}\""));
@@ -34,7 +52,9 @@ pub(super) fn read(path: &Path) -> Result<Source, TableError> {
             if index > MOST_COLUMNS {
                 return Err(refuse(&format!("indices go up to {MOST_COLUMNS}:"), field));
             }
-            let place = index.checked_sub(1).ok_or_else(|| refuse("indices start at 1:", field))?;
+            let place = index.checked_sub(1).ok_or_else(|| {
+                refuse("indices start at 1 (scikit-learn writes them so with zero_based=False):", field)
+            })?;
             if indices.len() > row_start && indices.last().is_some_and(|&last| place <= last) {
                 return Err(refuse("indices must rise along a line:", field));
             }
@@ -44,12 +64,20 @@ pub(super) fn read(path: &Path) -> Result<Source, TableError> {
             values.push(value);
         }
         starts.push(values.len());
+        number += 1;
     }
-    if labels.is_empty() {
+    Ok(Parsed { labels, columns, starts, indices, values })
+}
+
+pub(super) fn read(path: &Path) -> Result<Source, TableError> {
+    let mut parsed = parse(path, BufReader::new(open(path)?), 1)?;
+    if parsed.labels.is_empty() {
         return Err(malformed(path, "there are no data rows"));
     }
-    let features = Features::Sparse(Csr::new(columns, starts, indices, values)?);
-    Ok(Source::Arrays { features: Matrix::Double(features), target: Some(Target::Numeric(labels)), image: None })
+    let labels = std::mem::take(&mut parsed.labels);
+    let columns = parsed.columns;
+    let features = Matrix::Double(parsed.features(columns)?);
+    Ok(Source::Arrays { features, target: Some(Target::Numeric(labels)), image: None })
 }
 
 fn finite(text: &str) -> Option<f64> {

@@ -4,12 +4,14 @@
 //! can read other tables the same way. Arrays are taken as they are.
 
 mod arrays;
+mod chunks;
 mod date;
 mod frame;
 mod idx;
 mod libsvm;
 mod pipeline;
 mod recipe;
+mod stream;
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -20,6 +22,7 @@ use thiserror::Error;
 pub use frame::{Column, Frame, Values};
 pub use pipeline::{Alike, Columns, Table, TableOptions, means_without, refill};
 pub use recipe::{ColumnRecipe, Missing, Recipe, Unseen};
+pub use stream::{Block, Stream};
 
 use crate::files::FileError;
 use crate::objective::{DataError, Features};
@@ -156,6 +159,12 @@ pub enum TableError {
     /// Named columns where a bare array is needed.
     #[error("{path}: this model was fitted on a bare array, not on named columns")]
     NeedsArray {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A format that has to be read as a whole.
+    #[error("{path}: only csv, parquet and libsvm files can be read a piece at a time")]
+    NotStreamed {
         /// The file.
         path: PathBuf,
     },
@@ -327,20 +336,22 @@ pub enum Source {
 /// Reads `path`. `target` names the target's column, array or file where the format needs that (IDX labels are found by
 /// name); without it, only features are read. `texts` names the columns that are texts even if they look like numbers.
 pub fn read(path: &Path, format: Format, target: Option<&str>, texts: &[&str]) -> Result<Source, TableError> {
-    let details = std::fs::metadata(path).map_err(|source| FileError::Io { path: path.into(), source })?;
-    if !details.is_file() {
-        return Err(malformed(path, "not a regular file"));
-    }
-    if details.len() == 0 {
-        return Err(malformed(path, "the file is empty"));
-    }
+    require_content(path)?;
     match format {
-        Format::Csv => frame::csv(path, texts).map(Source::Frame),
-        Format::Parquet => frame::parquet(path, texts).map(Source::Frame),
+        Format::Csv | Format::Parquet => frame::read(path, format, texts).map(Source::Frame),
         Format::Npy => arrays::npy(path, target),
         Format::Npz => arrays::npz(path, target),
         Format::Libsvm => libsvm::read(path),
         Format::Idx => idx::read(path, target),
+    }
+}
+
+fn require_content(path: &Path) -> Result<(), TableError> {
+    let details = std::fs::metadata(path).map_err(|source| FileError::Io { path: path.into(), source })?;
+    match details.is_file() {
+        false => Err(malformed(path, "not a regular file")),
+        true if details.len() == 0 => Err(malformed(path, "the file is empty")),
+        true => Ok(()),
     }
 }
 
@@ -349,7 +360,7 @@ fn malformed(path: &Path, reason: impl Into<String>) -> TableError {
 }
 
 /// Opens a file, unpacking it when its name ends in `.gz`.
-fn open(path: &Path) -> Result<Box<dyn Read>, TableError> {
+fn open(path: &Path) -> Result<Box<dyn Read + Send>, TableError> {
     let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
     let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
     let buffered = BufReader::with_capacity(1 << 18, file);

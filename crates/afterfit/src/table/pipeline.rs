@@ -132,6 +132,7 @@ impl Table {
                 Ok(Self {
                     image,
                     weights: weights.map(|column| weights_of(&column, &rows)).transpose()?,
+                    weights_column: options.weights.clone(),
                     groups: groups.map(|column| groups_of(&column, &rows)).transpose()?,
                     ..Self::of(features, target)
                 })
@@ -203,7 +204,12 @@ impl Columns {
         texts.extend(text_target);
         match (source(path, format, target, &texts)?, &self.recipe) {
             (Source::Arrays { features, target, .. }, None) => {
-                Ok(Alike { features, target, left_out: Vec::new(), unseen: Vec::new(), weights: None })
+                let rows: Vec<usize> = (0..features.shape()[0]).collect();
+                let npz = format.map_or_else(|| Format::of(path), Ok)? == Format::Npz;
+                // (An archive without that array has no weights.)
+                let column = weights.filter(|_| npz).and_then(|name| arrays::column(path, name, rows.len()).ok());
+                let weights = column.map(|column| weights_of(&column, &rows)).transpose()?;
+                Ok(Alike { features, target, left_out: Vec::new(), unseen: Vec::new(), weights })
             }
             (Source::Arrays { .. }, Some(_)) => Err(TableError::NeedsColumns { path: path.into() }),
             (Source::Frame(_), None) => Err(TableError::NeedsArray { path: path.into() }),

@@ -94,7 +94,7 @@ pub struct Unseen {
 }
 
 /// Most texts a column may have.
-const MOST_CATEGORIES: usize = 1000;
+pub(super) const MOST_CATEGORIES: usize = 1000;
 
 impl ColumnRecipe {
     /// The column's name.
@@ -197,6 +197,24 @@ impl Recipe {
         self.columns.iter().flat_map(of).collect()
     }
 
+    /// Other means, by feature, for what is missing: those of the rows a model was trained on.
+    pub fn set_means(&mut self, means: &[(usize, f64)]) {
+        let mut at = 0;
+        for column in &mut self.columns {
+            match column {
+                ColumnRecipe::Categorical { values, .. } => at += values.len(),
+                ColumnRecipe::Number { mean, .. }
+                | ColumnRecipe::Boolean { mean, .. }
+                | ColumnRecipe::Date { mean, .. } => {
+                    if let Some((_, found)) = means.iter().find(|(feature, _)| *feature == at) {
+                        *mean = *found;
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
+
     /// The rows that can be used: all of them, or those without a missing value when such rows are dropped. `also` is a
     /// further column (the target) that must be there.
     pub fn usable_rows(&self, frame: &Frame, also: Option<&Column>) -> Result<Vec<usize>, TableError> {
@@ -281,13 +299,13 @@ impl Recipe {
 /// What people write for true and for false.
 const TRUTHS: [(&str, &str); 4] = [("true", "false"), ("yes", "no"), ("t", "f"), ("y", "n")];
 
-fn truth(text: &str) -> Option<f64> {
+pub(super) fn truth(text: &str) -> Option<f64> {
     let is = |word: &str| text.eq_ignore_ascii_case(word);
     TRUTHS.iter().find_map(|(yes, no)| if is(yes) { Some(1.0) } else { is(no).then_some(0.0) })
 }
 
 /// Whether the texts are the two words of one pair, and both are there.
-fn are_truths(texts: &[Option<String>]) -> bool {
+pub(super) fn are_truths(texts: &[Option<String>]) -> bool {
     let has = |word: &str| texts.iter().flatten().any(|text| text.eq_ignore_ascii_case(word));
     let only = |yes: &str, no: &str| {
         texts.iter().flatten().all(|text| text.eq_ignore_ascii_case(yes) || text.eq_ignore_ascii_case(no))
@@ -360,7 +378,7 @@ fn refuse_mostly_numbers(name: &str, texts: &[Option<String>]) -> Result<(), Tab
 }
 
 /// A date that is not written as such would become a category of its own for every day, one that no later table has.
-fn refuse_other_dates(name: &str, texts: &[Option<String>]) -> Result<(), TableError> {
+pub(super) fn refuse_other_dates(name: &str, texts: &[Option<String>]) -> Result<(), TableError> {
     let (mut dates, mut all) = (0, 0);
     for text in texts.iter().flatten() {
         dates += usize::from(date::looks_like_one(text));

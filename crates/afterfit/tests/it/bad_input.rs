@@ -4,7 +4,7 @@ use std::path::Path as FilePath;
 
 use afterfit::Nodes;
 use afterfit::dial::Dial;
-use afterfit::objective::{Csr, Dense, Features, Kernel, KernelRidge, LeastSquares, Quadratic, Softmax};
+use afterfit::objective::{Csr, Dense, Features, Glm, Kernel, KernelRidge, LeastSquares, Quadratic};
 use afterfit::plan::plan;
 use afterfit::run::averages;
 use afterfit::run::{Batches, LivePath, Path};
@@ -57,16 +57,15 @@ fn strengths() {
 
 #[test]
 fn callers_that_do_not_fit() {
+    use afterfit::fit::rescale;
     use afterfit::objective::Objective;
-    use afterfit::polish::{polish, rescale};
     let objective = small();
     let mut path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 5).unwrap();
     assert!(averages(&mut path, &[], Answer::Regularized, Stride::Linear).unwrap().is_empty());
     says(objective.solve(1.0, &[0.0; 3], None), "the centre has 3 numbers, but 2 are needed to fit the weights");
-    let softmax = Softmax::new(features(vec![1.0; 6], 3, 2), vec![0, 1, 0], 2, 0.0, true).unwrap();
+    let softmax = Glm::softmax(features(vec![1.0; 6], 3, 2), vec![0, 1, 0], 2, 0.0, true).unwrap();
     assert_eq!(softmax.width(), 6);
     says(rescale(&softmax, &[0.0; 4], 1.0), "the model has 4 weights, but 6 are needed to fit the objective");
-    says(polish(&softmax, 1.0, &[0.0; 4], 1e-6), "the model has 4 weights, but 6 are needed to fit the objective");
     let mut gradient = vec![1.0; 6];
     softmax.gradient(&[0.0; 6], afterfit::objective::Rows::Picked(&[]), &mut gradient);
     let long = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 1 << 40);
@@ -174,7 +173,7 @@ fn optimizers() {
         let refused = LivePath::new(&squares, optimizer(), batches, 5, None);
         says(refused, &format!("batch size is {size}: it must be from 1 to the 3 rows there are"));
     }
-    let softmax = Softmax::new(features(vec![1.0; 6], 3, 2), vec![0, 1, 0], 2, 0.0, true).unwrap();
+    let softmax = Glm::softmax(features(vec![1.0; 6], 3, 2), vec![0, 1, 0], 2, 0.0, true).unwrap();
     let q = Preconditioner::new(Mat::identity(2, 2)).unwrap();
     let refused = LivePath::new(&softmax, Trainer::new(Method::Preconditioned(q), constant()), Batches::Full, 5, None);
     says(refused, "Q applies to the rows of W and cannot be used while intercepts are trained with it");
@@ -238,11 +237,11 @@ fn data() {
     );
     says(LeastSquares::new(x(), vec![1.0; 2], 1, -0.1, true), "ridge is -0.1: it must be at least 0 and finite");
     says(
-        Softmax::new(x(), vec![0, 2], 2, 0.0, true),
+        Glm::softmax(x(), vec![0, 2], 2, 0.0, true),
         "label 2 at row 1: labels must be below 2, the number of classes",
     );
-    says(Softmax::new(x(), vec![0, 0], 1, 0.0, true), "1 class(es): a softmax needs at least 2");
-    says(Softmax::new(x(), vec![0], 2, 0.0, true), "labels has 1 entries, but 2 are needed to fit the rows of X");
+    says(Glm::softmax(x(), vec![0, 0], 1, 0.0, true), "1 class(es): a softmax needs at least 2");
+    says(Glm::softmax(x(), vec![0], 2, 0.0, true), "labels has 1 entries, but 2 are needed to fit the rows of X");
     let lopsided = Mat::from_fn(2, 2, |i, j| (1 + i + 2 * j) as f64);
     says(
         Quadratic::new(lopsided.clone(), Mat::zeros(2, 1)),

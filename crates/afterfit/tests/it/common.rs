@@ -155,3 +155,7 @@ pub(crate) fn warm_up_cosine(top: f64, rise: u64, steps: u64) -> RateSchedule {
     };
     RateSchedule::List((0..steps).map(rate).collect())
 }
+
+pub(crate) fn labels(rng: &mut ChaCha8Rng, n: usize, classes: u32) -> Vec<u32> {
+    (0..n).map(|_| rng.random_range(0..classes)).collect()
+}

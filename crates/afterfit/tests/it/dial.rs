@@ -3,7 +3,7 @@
 use afterfit::Nodes;
 use afterfit::certificate::certificates;
 use afterfit::dial::Dial;
-use afterfit::objective::{Quadratic, Softmax};
+use afterfit::objective::{Glm, Quadratic};
 use afterfit::plan::plan;
 use afterfit::run::averages;
 use afterfit::run::{Batches, LivePath, Path};
@@ -71,7 +71,7 @@ fn the_certificate_is_never_exceeded() {
     let center = vector(&mut rng, 40);
     // Softmax by mini-batches: the certificate asks nothing of the path.
     let labels = (0..80).map(|_| rng.random_range(0..3)).collect();
-    let softmax = Softmax::new(dense(&mut rng, 80, 5), labels, 3, 0.0, true).unwrap();
+    let softmax = Glm::softmax(dense(&mut rng, 80, 5), labels, 3, 0.0, true).unwrap();
     let stochastic = |method: Method, rate| {
         let optimizer = Trainer::new(method, RateSchedule::Constant(rate));
         LivePath::new(&softmax, optimizer, Batches::Independent { size: 8, seed: 5 }, 700, None).unwrap()
@@ -157,7 +157,7 @@ fn the_plan_of_theory_section_3() {
 fn a_resumed_run_has_the_same_bits() {
     let mut rng = rng(53);
     let labels = (0..80).map(|_| rng.random_range(0..3)).collect();
-    let softmax = Softmax::new(dense(&mut rng, 80, 300), labels, 3, 0.01, true).unwrap();
+    let softmax = Glm::softmax(dense(&mut rng, 80, 300), labels, 3, 0.01, true).unwrap();
     let optimizer = Trainer::new(Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.01));
     let batches = Batches::Shuffled { size: 16, seed: 9 };
     let live = |steps| LivePath::new(&softmax, optimizer.clone(), batches, steps, None).unwrap();

@@ -1,9 +1,9 @@
 //! One run, every λ.
 
 use afterfit::Optimizer;
-use afterfit::fit::{RidgeRun, SoftmaxRun, ridge, softmax};
-use afterfit::objective::{Dense, Features, LeastSquares, Moments, Objective, Rows, Shift, Softmax};
-use afterfit::polish::{polish, rescale};
+use afterfit::fit::{AveragedRun, ExactRun, RidgeRun, Start, averaged, certify, exact, rescale, ridge};
+use afterfit::objective::{Csr, Dense, Features, Glm, LeastSquares, Loss, Moments, Objective, Rows, Shift};
+
 use afterfit::run::Method;
 use rand::RngExt;
 
@@ -20,7 +20,7 @@ fn the_default_ridge_run_is_exact_at_every_strength() {
     let mut rng = rng(91);
     // Condition numbers up to 1e9, and exactly singular: more features than rows.
     let (table, targets) = (dense(&mut rng, 10, 25), vector(&mut rng, 20));
-    let moments = Moments::of(&table, &targets, Rows::All, &Shift::at_means(&table, &targets));
+    let moments = Moments::of(&table, &targets, None, Rows::All, &Shift::at_means(&table, &targets));
     let singular = moments.quadratic(0.0, true).unwrap();
     let spread = quadratic(&mut rng, &log_spectrum(25, 1e-8, 10.0), 2);
     for problem in [singular, spread] {
@@ -72,71 +72,254 @@ fn other_ridge_runs_are_exact_where_they_say_resolved() {
     assert!(!short.points[0].resolved && short.points[0].unfinished > 0.9, "a short run says so");
 }
 
-fn classes(intercept: bool) -> Softmax<f64> {
+fn classes(intercept: bool) -> Glm<f64> {
     let mut rng = rng(93);
     let x = dense(&mut rng, 700, 6);
     let labels = (0..700).map(|_| rng.random_range(0..4)).collect();
-    Softmax::new(x, labels, 4, 0.0, intercept).unwrap()
+    Glm::softmax(x, labels, 4, 0.0, intercept).unwrap()
 }
 
-/// Scores are combined from the dial's nodes in the fast path; here every model is made and evaluated on its own.
+/// Averages, rescaled: the library's own rescale has nothing to add, and their certificates hold.
 #[test]
-fn evaluations_equal_those_of_the_models_themselves() {
+fn averages_are_rescaled_and_certified() {
     for (intercept, rescaled) in [(true, true), (false, true), (true, false)] {
         let objective = classes(intercept);
         let grid = strengths(1e-3, 1.0, 7);
-        let run = SoftmaxRun {
-            rescale: rescaled,
-            batch: Some(50),
-            steps: Some(600),
-            tolerance: 1e-6,
-            ..SoftmaxRun::default()
-        };
-        let path = softmax(&objective, &grid, &run).unwrap();
-        let fast = path.evaluate(objective.features(), objective.labels());
+        let run = AveragedRun { rescale: rescaled, steps: Some(3000), tolerance: 1e-6, ..AveragedRun::default() };
+        let path = averaged(&objective, &grid, &run).unwrap();
+        let truth = exact(&objective, &grid, &ExactRun { tolerance: Some(1e-14), ..ExactRun::default() }).unwrap();
         for (at, &l2) in grid.iter().enumerate() {
-            let weights = path.weights(at);
-            assert!((objective.value(&weights) - fast.loss[at]).abs() < 1e-10);
-            let logits = objective.logits(&weights);
-            let hits = logits
-                .chunks(4)
-                .zip(objective.labels())
-                .filter(|(z, label)| (0..4).all(|j| j == **label as usize || z[j] < z[**label as usize]));
-            assert!((hits.count() as f64 / 700.0 - fast.accuracy[at]).abs() < 1e-12);
+            let weights = &path.weights[at];
+            assert!((objective.value(weights) - path.certified[at].loss).abs() < 1e-10);
+            let off = distance(&weights[..24], &truth.weights[at][..24]);
+            let certificate = path.certified[at].certificate;
+            assert!(off <= certificate.distance * 1.000_001 + 1e-9, "λ={l2}: {off} {certificate:?}");
+            let excess = penalized(&objective, weights, l2) - penalized(&objective, &truth.weights[at], l2);
+            assert!(excess <= certificate.excess * 1.000_001 + 1e-12, "λ={l2}: {excess} {certificate:?}");
             if rescaled {
-                // The path's rescale is the library's own, fitted on the same rows.
-                let again = rescale(&objective, &weights, l2).unwrap();
-                assert!((again.scale - 1.0).abs() < 1e-6, "λ={l2}: {}", again.scale);
+                let again = rescale(&objective, weights, l2).unwrap();
+                assert!((again.scale - 1.0).abs() < 1e-4, "λ={l2}: {}", again.scale);
             }
         }
     }
 }
 
-#[test]
-fn polishing_reaches_the_minimizer_from_anywhere() {
-    let objective = classes(true);
-    let mut rng = rng(94);
-    for l2 in [1e-3, 0.1] {
-        let a = polish(&objective, l2, &[0.0; 28], 1e-9).unwrap();
-        let b = polish(&objective, l2, &vector(&mut rng, 28), 1e-9).unwrap();
-        assert!(a.gradient < 1e-8 && b.gradient < 1e-8);
-        // Intercepts are only determined up to a common constant; the matrix is unique.
-        assert!(relative(&a.weights[..24], &b.weights[..24]) < 1e-5);
-        let again = polish(&objective, l2, &a.weights, 1e-8).unwrap();
-        assert_eq!(again.iterations, 0, "a minimizer is left alone");
+fn penalized(objective: &Glm<f64>, weights: &[f64], l2: f64) -> f64 {
+    objective.value(weights) + 0.5 * l2 * objective.split(weights).0.iter().map(|w| w * w).sum::<f64>()
+}
+
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f64>().sqrt()
+}
+
+/// Problems of every loss: few and many rows, dense and sparse, wide, weighted, separable, collinear, with a constant
+/// column, without an intercept.
+fn problems() -> Vec<(&'static str, Glm<f64>)> {
+    let mut rng = rng(98);
+    let mut all = Vec::new();
+    let counts = |rng: &mut _, n: usize| -> Vec<f64> { (0..n).map(|_| uniform(rng, 0.0, 6.0).floor()).collect() };
+    for intercept in [true, false] {
+        let x = dense(&mut rng, 120, 7);
+        let two = Loss::classes(labels(&mut rng, 120, 2), 2).unwrap();
+        all.push(("logistic", Glm::new(x.clone(), two.clone(), 0.0, intercept).unwrap()));
+        let weights: Vec<f64> = (0..120).map(|i| f64::from(i % 4)).collect();
+        all.push(("weighted", Glm::new(x.clone(), two, 0.0, intercept).unwrap().weighted(&weights).unwrap()));
+        let five = Loss::classes(labels(&mut rng, 120, 5), 5).unwrap();
+        all.push(("softmax", Glm::new(x.clone(), five, 0.0, intercept).unwrap()));
+        let counted = Loss::counts(counts(&mut rng, 120)).unwrap();
+        all.push(("poisson", Glm::new(x, counted, 0.0, intercept).unwrap()));
+        let wide = Loss::classes(labels(&mut rng, 20, 3), 3).unwrap();
+        all.push(("wide", Glm::new(dense(&mut rng, 20, 60), wide, 0.0, intercept).unwrap()));
+        // The first column tells the classes apart, the second repeats it, the third is always 5.
+        let apart: Vec<f64> = (0..60).flat_map(|i| [f64::from(i) - 29.5, f64::from(i) - 29.5, 5.0]).collect();
+        let apart = Features::Dense(Dense::new(60, 3, apart).unwrap());
+        let sides = Loss::classes((0..60).map(|i| u32::from(i >= 30)).collect(), 2).unwrap();
+        all.push(("separable", Glm::new(apart, sides, 0.0, intercept).unwrap()));
     }
+    let starts: Vec<usize> = (0..=200).map(|i| 2 * i).collect();
+    let indices: Vec<u32> = (0..200).flat_map(|i| [i % 5, 5 + i % 7]).collect();
+    let values: Vec<f64> = (0..400).map(|_| uniform(&mut rng, 0.5, 2.0)).collect();
+    let sparse = Features::Sparse(Csr::new(12, starts, indices, values).unwrap());
+    let of_sparse = Loss::classes(labels(&mut rng, 200, 4), 4).unwrap();
+    all.push(("sparse", Glm::new(sparse, of_sparse, 0.0, true).unwrap()));
+    all
+}
+
+/// At the answer no direction leads down, the certificate says so, and any order of strengths gives the same.
+#[test]
+fn the_exact_path_is_exact_and_its_certificates_hold() {
+    for (name, glm) in problems() {
+        let grid = [3e-4, 10.0, 1e-2, 0.3, 1e-5];
+        let tight = exact(&glm, &grid, &ExactRun { tolerance: Some(1e-13), ..ExactRun::default() }).unwrap();
+        let usual = exact(&glm, &grid, &ExactRun::default()).unwrap();
+        let matrix = glm.split(&tight.weights[0]).0.len();
+        for (at, &l2) in grid.iter().enumerate() {
+            let (w, certified) = (&tight.weights[at], tight.certified[at]);
+            assert!((glm.value(w) - certified.loss).abs() < 1e-10 * certified.loss.max(1.0), "{name} λ={l2}");
+            let mut gradient = vec![0.0; w.len()];
+            glm.gradient(w, Rows::All, &mut gradient);
+            (0..matrix).for_each(|i| gradient[i] += l2 * w[i]);
+            let length = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
+            assert!(length <= certified.certificate.gradient * 1.01 + 1e-13, "{name} λ={l2}: {length}");
+            let excess = certified.certificate.excess;
+            // What the features gain over none; rounding is all that may be left of a tight tolerance.
+            let gain = tight.null_loss - penalized(&glm, w, l2);
+            assert!(excess <= 1e-12 * tight.null_loss, "{name} λ={l2}: {excess}");
+            // The everyday answer is within its own certificate of the tight one.
+            let (other, loose) = (&usual.weights[at], usual.certified[at].certificate);
+            let off = distance(&w[..matrix], &other[..matrix]);
+            let both = loose.distance + certified.certificate.distance;
+            assert!(off <= both + 1e-12, "{name} λ={l2}: {off} {both}");
+            let above = penalized(&glm, other, l2) - penalized(&glm, w, l2);
+            assert!(above <= loose.excess + 1e-13, "{name} λ={l2}: {above} {}", loose.excess);
+            assert!(loose.excess <= 2e-9 * gain, "{name} λ={l2}: {} {gain}", loose.excess);
+        }
+    }
+}
+
+/// Wherever the search starts, it ends at the same models; the parabola is the shortest way.
+#[test]
+fn every_start_ends_at_the_minimizer() {
+    for (name, glm) in problems() {
+        let grid = strengths(1e-4, 1.0, 12);
+        let at = |start: Start| exact(&glm, &grid, &ExactRun { start, ..ExactRun::default() }).unwrap();
+        let parabola = at(Start::Parabola);
+        let matrix = glm.split(&parabola.weights[0]).0.len();
+        for start in [Start::Neighbor, Start::Zero, Start::Given(parabola.weights.clone())] {
+            let other = at(start.clone());
+            for (i, l2) in grid.iter().enumerate() {
+                let both = parabola.certified[i].certificate.distance + other.certified[i].certificate.distance;
+                let off = distance(&parabola.weights[i][..matrix], &other.weights[i][..matrix]);
+                assert!(off <= both + 1e-12, "{name} {start:?} λ={l2}: {off} {both}");
+            }
+            match start {
+                Start::Given(_) => assert_eq!(other.passes, 12, "{name}: minimizers are left alone"),
+                _ => assert!(parabola.passes <= other.passes + 12, "{name}: {} {}", parabola.passes, other.passes),
+            }
+        }
+    }
+    let glm = classes(true);
+    let given = ExactRun { start: Start::Given(vec![vec![0.0; 3]]), ..ExactRun::default() };
+    let error = exact(&glm, &[1.0], &given).err().unwrap().to_string();
+    assert_eq!(error, "weights of a model to start from is 3: it must be those of the objective");
+}
+
+/// A model that is far off is told so, whatever its intercepts were.
+#[test]
+fn certificates_of_any_weights_hold() {
+    let mut rng = rng(99);
+    for (name, glm) in problems() {
+        let grid = [1e-2, 1.0];
+        let truth = exact(&glm, &grid, &ExactRun { tolerance: Some(1e-13), ..ExactRun::default() }).unwrap();
+        let matrix = glm.split(&truth.weights[0]).0.len();
+        let size = if name == "separable" { 0.02 } else { 0.5 };
+        let mut models: Vec<Vec<f64>> =
+            (0..2).map(|_| vector(&mut rng, glm.width()).iter().map(|w| size * w).collect()).collect();
+        let certified = certify(&glm, &mut models, &grid);
+        for (at, &l2) in grid.iter().enumerate() {
+            let certificate = certified[at].certificate;
+            let off = distance(&models[at][..matrix], &truth.weights[at][..matrix]);
+            assert!(off <= certificate.distance, "{name}: {off} {certificate:?}");
+            let above = penalized(&glm, &models[at], l2) - penalized(&glm, &truth.weights[at], l2);
+            assert!(above <= certificate.excess && above > 0.0, "{name}: {above} {certificate:?}");
+        }
+    }
+}
+
+/// What stopped earlier versions: far from zero, of any size, told apart perfectly, the same λ twice, and all of it at once.
+#[test]
+fn hard_tables_are_solved_all_the_same() {
+    let mut rng = rng(102);
+    let seven = labels(&mut rng, 100, 7);
+    for (name, size, offset) in [("huge", 100.0, 0.0), ("far", 1.0, 1e4), ("small", 1e-4, 0.0)] {
+        let values = vector(&mut rng, 100 * 30).iter().map(|v| offset + size * 1.7 * v).collect();
+        let x = Features::Dense(Dense::new(100, 30, values).unwrap());
+        let losses = [
+            Loss::classes(seven.clone(), 7).unwrap(),
+            Loss::classes(seven.iter().map(|&label| label % 2).collect(), 2).unwrap(),
+            Loss::counts(seven.iter().map(|&label| f64::from(label)).collect()).unwrap(),
+        ];
+        for loss in losses {
+            let glm = Glm::new(x.clone(), loss, 0.0, true).unwrap();
+            let grid = [1e-5, 1.0, 1.0, 1e-2, 1e2];
+            let path = exact(&glm, &grid, &ExactRun::default()).unwrap();
+            for (at, &l2) in grid.iter().enumerate() {
+                let gain = path.null_loss - penalized(&glm, &path.weights[at], l2);
+                let excess = path.certified[at].certificate.excess;
+                assert!(
+                    gain > 0.0 && excess <= 1e-8 * gain,
+                    "{name} {:?} λ={l2}: {excess} {gain}",
+                    glm.loss().outputs()
+                );
+            }
+            assert_eq!(path.weights[1], path.weights[2]);
+            assert!(path.passes < 1500, "{name}: {} passes", path.passes);
+        }
+    }
+}
+
+/// A row of weight 3 is the row three times, one of weight 0 not there.
+#[test]
+fn weights_are_repetitions() {
+    let mut rng = rng(100);
+    let x = dense(&mut rng, 50, 4);
+    let classes = labels(&mut rng, 50, 3);
+    let weights: Vec<f64> = (0..50).map(|i| f64::from(i % 4)).collect();
+    let rows: Vec<usize> = (0..50).flat_map(|i| vec![i; i % 4]).collect();
+    let loss = Loss::classes(classes, 3).unwrap();
+    let weighted = Glm::new(x.clone(), loss.clone(), 0.0, true).unwrap().weighted(&weights).unwrap();
+    let repeated = Glm::new(x.pick(&rows), loss.pick(&rows), 0.0, true).unwrap();
+    let run = ExactRun { tolerance: Some(1e-14), ..ExactRun::default() };
+    let (a, b) = (exact(&weighted, &[0.01, 1.0], &run).unwrap(), exact(&repeated, &[0.01, 1.0], &run).unwrap());
+    for at in 0..2 {
+        assert!(relative(&a.weights[at][..12], &b.weights[at][..12]) < 1e-6);
+        assert!((a.certified[at].loss - b.certified[at].loss).abs() < 1e-9);
+    }
+}
+
+/// The logistic model of two classes is the softmax of (0, z): at half the λ, for a difference of two weight vectors.
+#[test]
+fn two_classes_are_logistic_regression() {
+    let mut rng = rng(101);
+    let x = dense(&mut rng, 90, 3);
+    let classes = labels(&mut rng, 90, 2);
+    let one = Glm::new(x.clone(), Loss::classes(classes.clone(), 2).unwrap(), 0.0, true).unwrap();
+    let two = Glm::softmax(x, classes, 2, 0.0, true).unwrap();
+    let run = ExactRun { tolerance: Some(1e-14), ..ExactRun::default() };
+    let a = exact(&one, &[0.05], &run).unwrap();
+    let b = exact(&two, &[0.1], &run).unwrap();
+    let difference: Vec<f64> = (0..3).map(|i| b.weights[0][3 + i] - b.weights[0][i]).collect();
+    assert_eq!(a.weights[0].len(), 4);
+    assert!(relative(&a.weights[0][..3], &difference) < 1e-6);
+}
+
+#[test]
+fn impossible_requests_are_refused() {
+    let glm = classes(true);
+    let refused = |l2: &[f64], tolerance| {
+        exact(&glm, l2, &ExactRun { tolerance, ..ExactRun::default() }).err().map(|error| error.to_string()).unwrap()
+    };
+    assert_eq!(refused(&[], None), "number of strengths is 0: it must be at least 1");
+    assert_eq!(refused(&[0.0], None), "l2 is 0: it must be above 0 and at most 1e100");
+    assert_eq!(refused(&[1.0], Some(0.0)), "tolerance is 0: it must be above 0");
+    let weights = |weights: &[f64]| glm.clone().weighted(weights).err().map(|error| error.to_string()).unwrap();
+    assert_eq!(weights(&[1.0]), "the weights has 1 entries, but 700 are needed to fit the rows of X");
+    assert_eq!(weights(&[0.0; 700]), "sum of the row weights is 0: it must be above 0");
+    assert_eq!(weights(&[-1.0; 700]), "row weight is -1: it must be at least 0 and finite");
+    let counts = Loss::counts(vec![1.0, -2.0]).err().unwrap().to_string();
+    assert_eq!(counts, "the count at row 1 is -2: counts are finite and at least 0");
 }
 
 #[test]
 fn bad_settings_are_errors() {
     let objective = classes(true);
-    let refused = |run: SoftmaxRun, l2: &[f64]| softmax(&objective, l2, &run).err().map(|error| error.to_string());
-    let default = SoftmaxRun::default;
+    let refused = |run: AveragedRun, l2: &[f64]| averaged(&objective, l2, &run).err().map(|error| error.to_string());
+    let default = AveragedRun::default;
     assert_eq!(refused(default(), &[]).unwrap(), "number of strengths is 0: it must be at least 1");
     assert_eq!(refused(default(), &[0.0]).unwrap(), "l2 is 0: it must be above 0 and at most 1e100");
-    let big = SoftmaxRun { batch: Some(701), ..default() };
+    let big = AveragedRun { batch: Some(701), ..default() };
     assert_eq!(refused(big, &[0.1]).unwrap(), "batch size is 701: it must be from 1 to the 700 rows there are");
-    let wild = SoftmaxRun { method: Some(Method::Nesterov { momentum: 2.0 }), ..default() };
+    let wild = AveragedRun { method: Some(Method::Nesterov { momentum: 2.0 }), ..default() };
     assert_eq!(refused(wild, &[0.1]).unwrap(), "momentum is 2: it must be at least 0 and below 1");
     let problem = quadratic(&mut rng(95), &[1.0, 2.0], 1);
     assert!(ridge(&problem, &[], &DEFAULT).is_err() && ridge(&problem, &[-1.0], &DEFAULT).is_err());
@@ -186,8 +369,8 @@ fn moments_equal_the_rows() {
         squares.sum::<f64>() / (2.0 * rows.len() as f64)
     };
     for shift in [Shift::none(&x, &y), Shift::at_means(&x, &y)] {
-        let part = Moments::of(&x, &y, Rows::Picked(&fold), &shift);
-        let total = Moments::of(&x, &y, Rows::All, &shift);
+        let part = Moments::of(&x, &y, None, Rows::Picked(&fold), &shift);
+        let total = Moments::of(&x, &y, None, Rows::All, &shift);
         let without = total.without(&part);
         for (moments, rows) in [(&part, &fold), (&without, &rest), (&without.with(&part), &(0..200).collect())] {
             let (found, expected) = (moments.loss(&weights, &bias), by_rows(rows));
@@ -195,7 +378,7 @@ fn moments_equal_the_rows() {
         }
     }
     // Around its mean, the Hessian keeps its digits where raw moments lose (mean/spread)² of them.
-    let centred = Moments::of(&x, &y, Rows::All, &Shift::at_means(&x, &y)).quadratic(0.0, true).unwrap();
+    let centred = Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y)).quadratic(0.0, true).unwrap();
     let means = x.means(Rows::All);
     let Features::Dense(table) = &x else { unreachable!("dense above") };
     let slow = |i: usize, j: usize| {

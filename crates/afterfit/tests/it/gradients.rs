@@ -1,7 +1,8 @@
 //! Gradients against finite differences; fast ways against slow ones.
 
 use afterfit::objective::{
-    Csr, Curvature, Dense, Features, Kernel, KernelRidge, LeastSquares, Objective, Quadratic, Rows, Softmax, curvature,
+    Csr, Curvature, Dense, Features, Glm, Kernel, KernelRidge, LANES, LeastSquares, Loss, Objective, Quadratic, Rows,
+    Scores, curvature,
 };
 use faer::Mat;
 use rand::RngExt;
@@ -31,10 +32,6 @@ fn narrow(x: &Features<f64>) -> Features<f32> {
     Features::Dense(Dense::new(50, rows.len() / 50, rows).unwrap())
 }
 
-fn labels(rng: &mut ChaCha8Rng, n: usize, classes: u32) -> Vec<u32> {
-    (0..n).map(|_| rng.random_range(0..classes)).collect()
-}
-
 /// Central differences of the value.
 fn assert_gradient(objective: &dyn Objective, weights: &[f64]) {
     let mut gradient = vec![0.0; weights.len()];
@@ -58,14 +55,67 @@ fn gradients_match_finite_differences() {
         for (ridge, intercept) in [(0.0, false), (0.3, true), (0.3, false), (0.0, true)] {
             let squares = LeastSquares::new(x.clone(), vector(&mut rng, 100), 2, ridge, intercept).unwrap();
             assert_gradient(&squares, &vector(&mut rng, squares.width()));
-            let softmax = Softmax::new(x.clone(), labels(&mut rng, 50, 3), 3, ridge, intercept).unwrap();
+            let softmax = Glm::softmax(x.clone(), labels(&mut rng, 50, 3), 3, ridge, intercept).unwrap();
             assert_gradient(&softmax, &vector(&mut rng, softmax.width()));
+            let counts: Vec<f64> = (0..50).map(|i| f64::from(i % 5)).collect();
+            let weights: Vec<f64> = (0..50).map(|i| f64::from(1 + i % 3)).collect();
+            for loss in [Loss::classes(labels(&mut rng, 50, 2), 2).unwrap(), Loss::counts(counts).unwrap()] {
+                let glm = Glm::new(x.clone(), loss, ridge, intercept).unwrap().weighted(&weights).unwrap();
+                assert_gradient(&glm, &vector(&mut rng, glm.width()));
+            }
         }
     }
     let quadratic = quadratic(&mut rng, &[0.1, 1.0, 2.0], 2);
     assert_gradient(&quadratic, &vector(&mut rng, 6));
     let diagonal = Quadratic::diagonal(vec![0.1, 3.0], matrix(&mut rng, 2, 2)).unwrap();
     assert_gradient(&diagonal, &vector(&mut rng, 4));
+}
+
+/// The wide loops against one row after the other: losses, slopes, and their derivatives by differences; scores of any size.
+#[test]
+fn many_rows_at_once_are_rows_one_by_one() {
+    let mut rng = rng(30);
+    let n = 37;
+    let counts: Vec<f64> = (0..n).map(|i| (i % 4) as f64).collect();
+    let losses = [
+        Loss::softmax(labels(&mut rng, n, 5), 5).unwrap(),
+        Loss::classes(labels(&mut rng, n, 2), 2).unwrap(),
+        Loss::counts(counts).unwrap(),
+    ];
+    for loss in losses {
+        let k = loss.outputs();
+        for size in [1.0, 30.0, 600.0] {
+            let size = if matches!(loss, Loss::Poisson(_)) { f64::min(size, 30.0) } else { size };
+            let z: Vec<f64> = vector(&mut rng, n * k).iter().map(|z| size * z).collect();
+            let (rows, stride): (Vec<usize>, usize) = ((0..n).collect(), n.next_multiple_of(LANES));
+            let scale: Vec<f64> = (0..stride).map(|i| if i < n { 0.5 + i as f64 } else { 0.0 }).collect();
+            let mut columns = vec![0.0; stride * k];
+            (0..n * k).for_each(|at| columns[at % k * stride + at / k] = z[at]);
+            let total = loss.slopes(Scores { rows: &rows, stride, values: &mut columns }, &scale);
+            let mut sum = 0.0;
+            let (mut slope, mut bend) = (vec![0.0; k], vec![0.0; k * k]);
+            for i in 0..n {
+                let own = &z[i * k..][..k];
+                sum += scale[i] * loss.local(i, own, &mut slope, &mut bend);
+                for j in 0..k {
+                    let (fast, slow) = (columns[j * stride + i], scale[i] * slope[j]);
+                    assert!((fast - slow).abs() <= 1e-13 * (slow.abs() + scale[i]), "{loss:?} {i} {j}: {fast} {slow}");
+                    // The curvature is the slope's own slope.
+                    let mut moved = own.to_vec();
+                    let (mut up, mut down, mut other) = (vec![0.0; k], vec![0.0; k], bend.clone());
+                    moved[j] += 1e-5;
+                    loss.local(i, &moved, &mut up, &mut other);
+                    moved[j] -= 2e-5;
+                    loss.local(i, &moved, &mut down, &mut other);
+                    for l in 0..k {
+                        let numeric = (up[l] - down[l]) / 2e-5;
+                        assert!((bend[l * k + j] - numeric).abs() < 1e-6 * (1.0 + numeric.abs()));
+                    }
+                }
+            }
+            assert!((total / sum - 1.0).abs() < 1e-12, "{total} {sum}");
+        }
+    }
 }
 
 /// A batch gradient is the mean of its rows' gradients, chunked or not, repeats included.
@@ -78,8 +128,8 @@ fn batches_are_means_of_rows() {
     let objectives: Vec<Box<dyn Objective>> = vec![
         Box::new(LeastSquares::new(dense.clone(), y.clone(), 2, 0.1, true).unwrap()),
         Box::new(LeastSquares::new(sparse.clone(), y, 2, 0.1, false).unwrap()),
-        Box::new(Softmax::new(dense, classes.clone(), 3, 0.1, true).unwrap()),
-        Box::new(Softmax::new(sparse, classes, 3, 0.0, true).unwrap()),
+        Box::new(Glm::softmax(dense, classes.clone(), 3, 0.1, true).unwrap()),
+        Box::new(Glm::softmax(sparse, classes, 3, 0.0, true).unwrap()),
     ];
     let picked: Vec<usize> = (0..1200).map(|_| rng.random_range(0..1300)).collect();
     for objective in objectives {
@@ -116,9 +166,9 @@ fn sparse_equals_dense_and_f32_is_close() {
         assert!((a.gram().unwrap().hessian() - c.gram().unwrap().hessian()).norm_max() < 1e-7);
         let (a, b) = (a.gram().unwrap(), b.gram().unwrap());
         assert!((a.hessian() - b.hessian()).norm_max() < 1e-14 && (a.linear() - b.linear()).norm_max() < 1e-14);
-        let a = Softmax::new(dense.clone(), classes.clone(), 3, 0.1, intercept).unwrap();
-        let b = Softmax::new(sparse.clone(), classes.clone(), 3, 0.1, intercept).unwrap();
-        let c = Softmax::new(narrow(&dense), classes.clone(), 3, 0.1, intercept).unwrap();
+        let a = Glm::softmax(dense.clone(), classes.clone(), 3, 0.1, intercept).unwrap();
+        let b = Glm::softmax(sparse.clone(), classes.clone(), 3, 0.1, intercept).unwrap();
+        let c = Glm::softmax(narrow(&dense), classes.clone(), 3, 0.1, intercept).unwrap();
         assert_close(&a, &b, 1e-13, &mut rng);
         assert_close(&a, &c, 1e-5, &mut rng);
     }
@@ -197,7 +247,7 @@ fn curvature_by_eigenvalues_and_by_lanczos() {
     let direct = squares.gram().unwrap();
     assert_eq!(curvature(&squares).unwrap(), curvature(&direct).unwrap());
     // Softmax: an upper bound, valid for the Hessian at any weights (checked by differences of gradients).
-    let softmax = Softmax::new(x, labels(&mut rng, 300, 3), 3, 0.2, false).unwrap();
+    let softmax = Glm::softmax(x, labels(&mut rng, 300, 3), 3, 0.2, false).unwrap();
     let Curvature { alpha, beta, .. } = curvature(&softmax).unwrap();
     assert_eq!(alpha, 0.2);
     for _ in 0..50 {

@@ -12,6 +12,8 @@ mod fit;
 mod gradients;
 mod hostile;
 mod identities;
+mod learn;
 mod rescale;
+mod streamed;
 mod tables;
 mod weights;

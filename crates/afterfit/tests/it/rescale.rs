@@ -1,7 +1,7 @@
 //! The one-number rescale of a softmax average.
 
-use afterfit::objective::{Dense, Features, Objective, Rows, Softmax};
-use afterfit::polish::rescale;
+use afterfit::fit::rescale;
+use afterfit::objective::{Dense, Features, Glm, Objective, Rows};
 use afterfit::run::averages;
 use afterfit::run::{Method, RateSchedule};
 use afterfit::{Answer, Stride, Weighting};
@@ -10,7 +10,7 @@ use rand::RngExt;
 use crate::common::*;
 
 /// Three classes of points around three centres, the first far more frequent than the others.
-fn problem(intercept: bool) -> Softmax<f64> {
+fn problem(intercept: bool) -> Glm<f64> {
     let mut rng = rng(61);
     let (mut values, mut labels) = (Vec::new(), Vec::new());
     for _ in 0..300 {
@@ -20,15 +20,15 @@ fn problem(intercept: bool) -> Softmax<f64> {
         }
         labels.push(class);
     }
-    Softmax::new(Features::Dense(Dense::new(300, 4, values).unwrap()), labels, 3, 0.0, intercept).unwrap()
+    Glm::softmax(Features::Dense(Dense::new(300, 4, values).unwrap()), labels, 3, 0.0, intercept).unwrap()
 }
 
-fn penalized(objective: &Softmax<f64>, weights: &[f64], l2: f64) -> f64 {
+fn penalized(objective: &Glm<f64>, weights: &[f64], l2: f64) -> f64 {
     objective.value(weights) + 0.5 * l2 * objective.split(weights).0.iter().map(|w| w * w).sum::<f64>()
 }
 
 /// The exact minimizer, by plain descent for a long time.
-fn minimizer(objective: &Softmax<f64>, l2: f64) -> Vec<f64> {
+fn minimizer(objective: &Glm<f64>, l2: f64) -> Vec<f64> {
     let mut w = vec![0.0; objective.width()];
     let mut g = w.clone();
     let penalized_count = objective.split(&w).0.len();

@@ -1,0 +1,512 @@
+//! The exact regularization path of a generalized linear model: the minimizer at every λ, followed from the strongest down.
+//!
+//! Neighbouring minimizers are close and w_λ is smooth in ln λ: each λ starts from the parabola through the last three, and
+//! needs a handful of passes over the data where a start from zero needs a hundred. What corrects the start is L-BFGS,
+//! which keeps its memory from one λ to the next (a pair's gradient difference changes by Δλ times its step, exactly), on
+//! top of the curvature at the last minimizer (`precondition.rs`).
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use faer::linalg::solvers::Solve;
+use faer::{Mat, MatRef, Side};
+
+use super::certify::{Certified, certify_from};
+use super::precondition::Preconditioner;
+use crate::error::{Result, require, require_l2};
+use crate::objective::{Dense, Element, Features, Glm, Objective, Rows};
+
+/// How exact to be. Everything has a default.
+#[derive(Debug, Clone, Default)]
+pub struct ExactRun {
+    /// The excess of the penalized loss over its minimum that each λ may be left with, as a share of what the features gain
+    /// there over a model without any; `None` is 1e-9, and 3e-6 for f32 data.
+    pub tolerance: Option<f64>,
+    /// Where each λ starts.
+    pub start: Start,
+}
+
+/// Where the search for each minimizer starts. The answers are the same; `benches/core.rs` counts what each costs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Start {
+    /// From the parabola through the last three minimizers, over ln λ.
+    #[default]
+    Parabola,
+    /// From the last minimizer.
+    Neighbor,
+    /// From zero, every λ for itself.
+    Zero,
+    /// From these models (W, then intercepts), one for each λ; the averages of a run, say.
+    Given(Vec<Vec<f64>>),
+}
+
+/// The minimizers at every λ.
+#[derive(Debug, Clone)]
+pub struct ExactPath {
+    /// One for each λ asked for, in that order: W, then the intercepts if there are any.
+    pub weights: Vec<Vec<f64>>,
+    /// How exact each is.
+    pub certified: Vec<Certified>,
+    /// Passes over the data.
+    pub passes: u64,
+    /// The loss without any features.
+    pub null_loss: f64,
+    /// Seconds spent on the path, and on its certificates.
+    pub seconds: [f64; 2],
+}
+
+/// Pairs that L-BFGS remembers, of up to `MOST_REMEMBERED` numbers in all.
+const MEMORY: usize = 40;
+/// 2 GB.
+const MOST_REMEMBERED: usize = 1 << 28;
+/// Passes after which a λ is left as it is.
+const MOST_PASSES: u64 = 2000;
+/// Passes that L-BFGS may take for a λ before Newton's method takes over, where the Hessian can be made: classes that are told
+/// apart perfectly bend by many orders of magnitude, each on its own.
+const PATIENCE: u64 = 60;
+/// Most weights of a model that the Hessian is made of.
+const MOST_NEWTON: usize = 2500;
+/// Strengths farther apart than this factor get stepping stones between them.
+const STRIDE: f64 = 8.0;
+/// The curvature is taken anew when λ has fallen by this factor.
+const REFRESH: f64 = 2.5;
+/// How much more excess a stepping stone may have.
+const LOOSE: f64 = 1e4;
+
+/// The minimizers of `loss + λ/2 ‖W‖²` for every strength in `l2` (any order). Cost: a few passes over the data for each λ.
+/// Memory: a model for each λ, and a few dozen more.
+pub fn exact<T: Element>(glm: &Glm<T>, l2: &[f64], run: &ExactRun) -> Result<ExactPath> {
+    l2.iter().try_for_each(|&l2| require_l2(l2))?;
+    require(!l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
+    let tolerance = run.tolerance.unwrap_or(if size_of::<T>() == 4 { 3e-6 } else { 1e-9 });
+    require(tolerance > 0.0, "tolerance", tolerance, "above 0")?;
+    let start = Instant::now();
+    if let Start::Given(models) = &run.start {
+        let wrong = models.iter().map(Vec::len).find(|&found| found != glm.width());
+        require(
+            models.len() == l2.len(),
+            "number of models to start from",
+            models.len() as f64,
+            "that of the strengths",
+        )?;
+        require(
+            wrong.is_none(),
+            "weights of a model to start from",
+            wrong.unwrap_or(0) as f64,
+            "those of the objective",
+        )?;
+    }
+    // (Models to start from are of the features as they are.)
+    let narrow = Narrow::of(glm).filter(|_| !matches!(run.start, Start::Given(_)));
+    let Walked { mut weights, passes, null_loss } = match narrow {
+        None => walk(glm, l2, tolerance, &run.start),
+        Some(narrow) => {
+            let mut walked = walk(&narrow.glm, l2, tolerance, &run.start);
+            walked.weights.iter_mut().for_each(|weights| *weights = narrow.widen(glm, weights));
+            walked
+        }
+    };
+    let walked = start.elapsed().as_secs_f64();
+    let certified = certify_from(glm, &mut weights, l2, true);
+    let seconds = [walked, start.elapsed().as_secs_f64() - walked];
+    Ok(ExactPath { weights, certified, passes, null_loss, seconds })
+}
+
+struct Walked {
+    weights: Vec<Vec<f64>>,
+    passes: u64,
+    null_loss: f64,
+}
+
+/// From the strongest λ to the weakest, over stepping stones where they are far apart.
+fn walk<T: Element>(glm: &Glm<T>, l2: &[f64], tolerance: f64, start: &Start) -> Walked {
+    let mut walk = Walk::new(glm);
+    let mut order: Vec<usize> = (0..l2.len()).collect();
+    order.sort_by(|&a, &b| l2[b].total_cmp(&l2[a]));
+    let mut weights = vec![Vec::new(); l2.len()];
+    let mut from = walk.preconditioner.top().max(l2[order[0]]);
+    for (place, &at) in order.iter().enumerate() {
+        if place > 0 && l2[at] == l2[order[place - 1]] {
+            weights[at] = weights[order[place - 1]].clone();
+            continue;
+        }
+        let first = match start {
+            Start::Zero => Some(walk.null.clone()),
+            Start::Given(models) => Some(walk.centred(&models[at])),
+            Start::Neighbor => walk.behind.back().map(|(_, last)| last.clone()),
+            Start::Parabola => None,
+        };
+        if matches!(start, Start::Zero | Start::Given(_)) {
+            walk.pairs.clear();
+        }
+        while first.is_none() && from / l2[at] > STRIDE {
+            from = (from / STRIDE).max(l2[at] * 1.000_001);
+            walk.to(from, LOOSE * tolerance, None);
+        }
+        weights[at] = walk.to(l2[at], tolerance, first);
+        from = l2[at];
+    }
+    Walked { weights, passes: walk.passes, null_loss: walk.null_loss }
+}
+
+/// Up to this many rows, tables with more features than rows are turned.
+const MOST_TURNED: usize = 4000;
+
+/// A table with more features than rows in as many coordinates as it has rows: those along the rows themselves, which are all
+/// that any minimizer has. `X − 1μᵀ = R Qᵀ` with orthonormal columns in Q, so a penalty on V is one on `W = QV`.
+struct Narrow {
+    glm: Glm<f64>,
+    center: Vec<f64>,
+    /// `Q = (X − 1μᵀ)ᵀ` times this.
+    turn: Mat<f64>,
+}
+
+impl Narrow {
+    fn of<T: Element>(glm: &Glm<T>) -> Option<Self> {
+        let (x, n) = (glm.features(), glm.rows());
+        if x.columns() <= n || n > MOST_TURNED {
+            return None;
+        }
+        // (A shifted sparse table would be dense.)
+        let center = if x.is_sparse() { vec![0.0; x.columns()] } else { glm.center() };
+        let eigen = x.row_gram(&center).self_adjoint_eigen(Side::Lower).ok()?;
+        let values = eigen.S().column_vector();
+        let largest = values[n - 1];
+        // Smaller ones are rounding.
+        let kept: Vec<usize> = (0..n).filter(|&i| values[i] > 1e-13 * largest).collect();
+        if kept.is_empty() {
+            return None;
+        }
+        let rows: Vec<f64> = (0..n)
+            .flat_map(|i| kept.iter().map(move |&j| (i, j)))
+            .map(|(i, j)| eigen.U()[(i, j)] * values[j].sqrt())
+            .collect();
+        let turn = Mat::from_fn(n, kept.len(), |i, j| eigen.U()[(i, kept[j])] / values[kept[j]].sqrt());
+        let glm = glm.with_features(Features::Dense(Dense::new(n, kept.len(), rows).ok()?));
+        Some(Self { glm, center, turn })
+    }
+
+    fn widen<T: Element>(&self, wide: &Glm<T>, weights: &[f64]) -> Vec<f64> {
+        let (matrix, intercepts) = self.glm.split(weights);
+        let k = self.glm.shape()[1];
+        let along = &self.turn * MatRef::from_column_major_slice(matrix, self.turn.ncols(), k);
+        let along: Vec<f64> = along.col_iter().flat_map(|column| column.iter().copied().collect::<Vec<_>>()).collect();
+        let mut widened = wide.features().transposed_product(&along, &self.center);
+        let shifts: Vec<f64> =
+            widened.chunks_exact(self.center.len()).map(|column| dot(column, &self.center)).collect();
+        widened.extend(intercepts.iter().zip(shifts).map(|(b, shift)| b - shift));
+        widened
+    }
+}
+
+/// A walk along the path. Weights in here are of centred features: `z = Wᵀ(x − μ) + b`.
+struct Walk<'a, T> {
+    glm: &'a Glm<T>,
+    center: Vec<f64>,
+    preconditioner: Preconditioner<T>,
+    /// The strength that the curvature was taken at.
+    refreshed: f64,
+    /// Without features: where λ is infinite.
+    null: Vec<f64>,
+    /// The last three points: ln λ and the minimizer.
+    behind: VecDeque<(f64, Vec<f64>)>,
+    pairs: VecDeque<Pair>,
+    /// The strength that the pairs belong to.
+    pairs_l2: f64,
+    null_loss: f64,
+    passes: u64,
+}
+
+/// A step and the difference of gradients along it.
+struct Pair {
+    step: Vec<f64>,
+    change: Vec<f64>,
+    /// 1 / (step · change).
+    inverse: f64,
+}
+
+/// A point with its value and gradient.
+struct At {
+    weights: Vec<f64>,
+    value: f64,
+    gradient: Vec<f64>,
+}
+
+impl<'a, T: Element> Walk<'a, T> {
+    fn new(glm: &'a Glm<T>) -> Self {
+        let (center, null) = (glm.center(), glm.null());
+        let null_loss = glm.value(&null);
+        let mut preconditioner = Preconditioner::new(glm, &center);
+        preconditioner.refresh(&null);
+        Self {
+            glm,
+            center,
+            preconditioner,
+            refreshed: f64::INFINITY,
+            behind: VecDeque::new(),
+            null,
+            pairs: VecDeque::new(),
+            pairs_l2: 0.0,
+            null_loss,
+            passes: 0,
+        }
+    }
+
+    /// Length of W, without the intercepts.
+    fn matrix(&self) -> usize {
+        self.glm.shape()[0] * self.glm.shape()[1]
+    }
+
+    /// Weights of the features as they are.
+    fn plain(&self, centred: &[f64]) -> Vec<f64> {
+        let (d, matrix) = (self.center.len(), self.matrix());
+        let mut plain = centred.to_vec();
+        for (j, column) in centred[..matrix].chunks_exact(d).enumerate().take(plain.len() - matrix) {
+            plain[matrix + j] -= dot(column, &self.center);
+        }
+        plain
+    }
+
+    /// The reverse.
+    fn centred(&self, plain: &[f64]) -> Vec<f64> {
+        let (d, matrix) = (self.center.len(), self.matrix());
+        let mut centred = plain.to_vec();
+        for (j, column) in plain[..matrix].chunks_exact(d).enumerate().take(plain.len() - matrix) {
+            centred[matrix + j] += dot(column, &self.center);
+        }
+        centred
+    }
+
+    fn evaluate(&mut self, weights: Vec<f64>, l2: f64) -> At {
+        self.passes += 1;
+        let (d, matrix) = (self.center.len(), self.matrix());
+        let mut gradient = vec![0.0; weights.len()];
+        let mut value = self.glm.evaluate(&self.plain(&weights), Rows::All, &mut gradient);
+        let (d_matrix, d_intercepts) = gradient.split_at_mut(matrix);
+        for (column, total) in d_matrix.chunks_exact_mut(d).zip(d_intercepts) {
+            column.iter_mut().zip(&self.center).for_each(|(g, mean)| *g -= mean * *total);
+        }
+        d_matrix.iter_mut().zip(&weights).for_each(|(g, w)| *g += l2 * w);
+        value += 0.5 * l2 * dot(&weights[..matrix], &weights[..matrix]);
+        At { weights, value, gradient }
+    }
+
+    /// The minimizer at this strength, of the features as they are.
+    fn to(&mut self, l2: f64, tolerance: f64, start: Option<Vec<f64>>) -> Vec<f64> {
+        let start = start.unwrap_or_else(|| self.predicted(l2.ln()));
+        if self.refreshed / l2 > REFRESH {
+            if self.refreshed.is_finite() {
+                let plain = self.plain(&start);
+                self.preconditioner.refresh(&plain);
+            }
+            self.refreshed = l2;
+        }
+        self.preconditioner.factor(l2);
+        self.carry(l2);
+        let reached = self.descend(start, l2, tolerance);
+        // Points that lie together would make a wild parabola.
+        let near = self.behind.back().is_some_and(|(last, _)| (last - l2.ln()).abs() < 1e-3);
+        if near {
+            self.behind.pop_back();
+        } else if self.behind.len() == 3 {
+            self.behind.pop_front();
+        }
+        let plain = self.plain(&reached);
+        self.behind.push_back((l2.ln(), reached));
+        plain
+    }
+
+    /// The polynomial through the last points, at this ln λ.
+    fn predicted(&self, at: f64) -> Vec<f64> {
+        if self.behind.is_empty() {
+            return self.null.clone();
+        }
+        let mut sum = vec![0.0; self.null.len()];
+        for (i, (own, weights)) in self.behind.iter().enumerate() {
+            let others = self.behind.iter().enumerate().filter(|(j, _)| *j != i);
+            let share: f64 = others.map(|(_, (other, _))| (at - other) / (own - other)).product();
+            add(&mut sum, share, weights);
+        }
+        sum
+    }
+
+    /// Moves the remembered pairs to another strength.
+    fn carry(&mut self, l2: f64) {
+        let (matrix, moved) = (self.matrix(), l2 - self.pairs_l2);
+        for pair in &mut self.pairs {
+            let (step, change) = (&pair.step[..matrix], &mut pair.change[..matrix]);
+            add(change, moved, step);
+            pair.inverse = 1.0 / dot(&pair.step, &pair.change);
+        }
+        // Curvature is positive along every step, but for rounding.
+        self.pairs.retain(|pair| pair.inverse.is_finite() && pair.inverse > 0.0);
+        self.pairs_l2 = l2;
+    }
+
+    /// L-BFGS until the excess is within the tolerance, or no step helps any more; Newton's method where it takes too long.
+    fn descend(&mut self, start: Vec<f64>, l2: f64, tolerance: f64) -> Vec<f64> {
+        let mut here = self.evaluate(start, l2);
+        let mut shortest = (norm(&here.gradient), here.weights.clone());
+        let first = self.passes;
+        loop {
+            // An excess of ‖g‖²/(2λ), beside what was gained over no features at all. (A little less than allowed: moving the
+            // intercepts to their best adds something in W.)
+            let gain = (self.null_loss - here.value).max(1e-12 * self.null_loss).max(f64::MIN_POSITIVE);
+            // Where next to no loss is left, that must be exact, too.
+            let scale = gain.min(100.0 * here.value);
+            let short = 0.7 * (2.0 * l2 * tolerance * scale).sqrt();
+            let passes = self.passes - first;
+            if norm(&here.gradient) <= short {
+                return here.weights;
+            }
+            if passes > MOST_PASSES {
+                break;
+            }
+            let newton = if passes > PATIENCE { self.newton_direction(&here, l2) } else { None };
+            let direction = match newton {
+                Some(direction) => direction,
+                None => self.direction(&here.gradient),
+            };
+            let slope = -dot(&here.gradient, &direction);
+            match self.line_search(&here, &direction, slope, l2) {
+                Some(next) => {
+                    self.remember(&here, &next);
+                    here = next;
+                    let length = norm(&here.gradient);
+                    if length < shortest.0 {
+                        shortest = (length, here.weights.clone());
+                    }
+                }
+                // A memory that misleads is forgotten; without one, this is as far as rounding lets anyone come.
+                None if self.pairs.is_empty() || passes > PATIENCE => break,
+                None => self.pairs.clear(),
+            }
+        }
+        // (Rounding can make the last steps wander.)
+        shortest.1
+    }
+
+    /// The gradient divided by the whole Hessian; `None` where that is too large to make.
+    fn newton_direction(&self, here: &At, l2: f64) -> Option<Vec<f64>> {
+        let ([d, k], n) = (self.glm.shape(), self.glm.rows());
+        let (own, ones) = (d + usize::from(self.glm.has_intercept()), here.weights.len() - self.matrix());
+        if here.weights.len() > MOST_NEWTON || n as f64 * (own * own * k * k) as f64 > 2e11 {
+            return None;
+        }
+        let scores = self.glm.scores(&self.plain(&here.weights));
+        let (mut slope, mut bends) = (vec![0.0; k], vec![vec![0.0; k * k]; n]);
+        for (row, z) in scores.chunks_exact(k).enumerate() {
+            self.glm.loss().local(row, z, &mut slope, &mut bends[row]);
+            let weight = self.glm.weight(row) / n as f64;
+            bends[row].iter_mut().for_each(|bend| *bend *= weight);
+        }
+        let place = |i: usize, j: usize| if i < d { j * d + i } else { d * k + j };
+        let size = here.weights.len();
+        let mut hessian = Mat::<f64>::zeros(size, size);
+        let center = if self.glm.features().is_sparse() { vec![0.0; d] } else { self.center.clone() };
+        for a in 0..k {
+            for b in 0..=a {
+                let weights: Vec<f64> = bends.iter().map(|bend| bend[a * k + b]).collect();
+                let (gram, sums) = self.glm.features().signed_gram(&weights, &center);
+                let total: f64 = weights.iter().sum();
+                // A shifted sparse table would be dense: its matrix is shifted afterwards.
+                let m = |i: usize| if self.glm.features().is_sparse() { self.center[i] } else { 0.0 };
+                for j in 0..own {
+                    for i in 0..own {
+                        let value = match (i < d, j < d) {
+                            (true, true) => {
+                                gram[(i, j)] - m(i) * sums[(j, 0)] - m(j) * sums[(i, 0)] + total * m(i) * m(j)
+                            }
+                            (true, false) => sums[(i, 0)] - total * m(i),
+                            (false, true) => sums[(j, 0)] - total * m(j),
+                            (false, false) => total,
+                        };
+                        hessian[(place(i, a), place(j, b))] = value;
+                        hessian[(place(j, b), place(i, a))] = value;
+                    }
+                }
+            }
+        }
+        let largest = (0..size).map(|i| hessian[(i, i)]).fold(f64::MIN_POSITIVE, f64::max);
+        for i in 0..size {
+            // Adding the same number to every intercept of a softmax changes nothing: a hair settles it.
+            hessian[(i, i)] += if i < size - ones { l2 } else { 1e-10 * hessian[(i, i)] + 1e-300 * largest };
+        }
+        let factor = hessian.llt(Side::Lower).ok()?;
+        let mut direction = Mat::from_fn(size, 1, |i, _| here.gradient[i]);
+        factor.solve_in_place(direction.as_mut());
+        Some((0..size).map(|i| direction[(i, 0)]).collect())
+    }
+
+    /// The gradient divided by the curvature, as far as it is known: the two loops of L-BFGS.
+    fn direction(&self, gradient: &[f64]) -> Vec<f64> {
+        let mut q = gradient.to_vec();
+        let mut shares = Vec::with_capacity(self.pairs.len());
+        for pair in self.pairs.iter().rev() {
+            let share = pair.inverse * dot(&pair.step, &q);
+            add(&mut q, -share, &pair.change);
+            shares.push(share);
+        }
+        let mut q = self.preconditioner.apply(&q);
+        // How much more than the metric says the loss bends, going by the last step.
+        if let Some(last) = self.pairs.back() {
+            let scale = 1.0 / (last.inverse * dot(&last.change, &self.preconditioner.apply(&last.change)));
+            q.iter_mut().for_each(|q| *q *= scale);
+        }
+        for (pair, share) in self.pairs.iter().zip(shares.iter().rev()) {
+            let back = share - pair.inverse * dot(&pair.change, &q);
+            add(&mut q, back, &pair.step);
+        }
+        q
+    }
+
+    /// A point along `−direction` that is lower, or, where rounding hides that, flatter.
+    fn line_search(&mut self, here: &At, direction: &[f64], slope: f64, l2: f64) -> Option<At> {
+        if slope.is_nan() || slope >= 0.0 {
+            return None;
+        }
+        let noise = if size_of::<T>() == 4 { 1e-7 } else { 1e-13 } * here.value.abs().max(1e-300);
+        let mut length = 1.0;
+        for _ in 0..30 {
+            let mut weights = here.weights.clone();
+            add(&mut weights, -length, direction);
+            let next = self.evaluate(weights, l2);
+            let along = -dot(&next.gradient, direction);
+            let lower = next.value <= here.value + 1e-4 * length * slope;
+            let flatter = next.value <= here.value + noise && along.abs() <= 0.9 * slope.abs();
+            if along.is_finite() && (lower || flatter) {
+                return Some(next);
+            }
+            // Where the slope would be zero, if it changed evenly.
+            let even = length * slope / (slope - along);
+            length = if even.is_finite() { even.clamp(0.1 * length, 0.5 * length) } else { 0.1 * length };
+        }
+        None
+    }
+
+    fn remember(&mut self, here: &At, next: &At) {
+        let step: Vec<f64> = next.weights.iter().zip(&here.weights).map(|(a, b)| a - b).collect();
+        let change: Vec<f64> = next.gradient.iter().zip(&here.gradient).map(|(a, b)| a - b).collect();
+        let product = dot(&step, &change);
+        if product > 1e-14 * norm(&step) * norm(&change) {
+            let room = (MOST_REMEMBERED / (2 * step.len())).clamp(4, MEMORY);
+            if self.pairs.len() >= room {
+                self.pairs.pop_front();
+            }
+            self.pairs.push_back(Pair { step, change, inverse: 1.0 / product });
+        }
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn norm(a: &[f64]) -> f64 {
+    dot(a, a).sqrt()
+}
+
+/// `a += share · b`.
+fn add(a: &mut [f64], share: f64, b: &[f64]) {
+    a.iter_mut().zip(b).for_each(|(a, b)| *a += share * b);
+}

@@ -1,0 +1,126 @@
+//! What the penalized loss of a linear model bends like: one matrix for all its scores, from a sample of the rows.
+//!
+//! A row counts with the mean curvature of its scores at the weights at hand, so rows that are settled count for nothing;
+//! that is what a fixed bound (Böhning's ½ or ¼) misses at small λ, where most rows are.
+
+use faer::linalg::solvers::{Llt, Solve};
+use faer::{Mat, Side};
+
+use crate::objective::{Element, Glm, Objective};
+
+/// Up to this many features, the matrix is kept and factorized; beyond, its diagonal.
+const MOST_FEATURES: usize = 2500;
+/// Rows of a sample have at least this share of the mean curvature: few of them may count at a small λ.
+const FLOOR: f64 = 0.05;
+
+pub(super) struct Preconditioner<T> {
+    sample: Glm<T>,
+    center: Vec<f64>,
+    sampled: bool,
+    whole: bool,
+    /// `Σ c (x−μ, 1)(x−μ, 1)ᵀ / n`; without an intercept, the ones are left out. Of more features: a column, its diagonal.
+    bends: Mat<f64>,
+    factor: Option<Llt<f64>>,
+    diagonal: Vec<f64>,
+}
+
+impl<T: Element> Preconditioner<T> {
+    pub(super) fn new(glm: &Glm<T>, center: &[f64]) -> Self {
+        let (n, [d, k]) = (glm.rows(), glm.shape());
+        // Making the matrix costs s·d², a pass over the data 4·n·d·k.
+        let enough = (8 * d).max(8 * n * k / d).max(512);
+        let sampled = enough < n;
+        let rows: Vec<usize> = match sampled {
+            true => (0..enough).map(|i| i * n / enough).collect(),
+            false => (0..n).collect(),
+        };
+        Self {
+            sample: glm.pick(&rows),
+            center: center.to_vec(),
+            sampled,
+            whole: d <= MOST_FEATURES,
+            bends: Mat::new(),
+            factor: None,
+            diagonal: Vec::new(),
+        }
+    }
+
+    /// Takes the curvature at these weights (not centred).
+    pub(super) fn refresh(&mut self, weights: &[f64]) {
+        let glm = &self.sample;
+        let (n, [d, k]) = (glm.rows(), glm.shape());
+        let scores = glm.scores(weights);
+        let (mut slope, mut bend) = (vec![0.0; k], vec![0.0; k * k]);
+        let trace = |(row, z): (usize, &[f64])| {
+            glm.loss().local(row, z, &mut slope, &mut bend);
+            glm.weight(row) * bend.iter().step_by(k + 1).sum::<f64>() / k as f64
+        };
+        let mut curvature: Vec<f64> = scores.chunks_exact(k).enumerate().map(trace).collect();
+        let mean = curvature.iter().sum::<f64>() / n as f64;
+        let floor = if self.sampled { FLOOR } else { 0.0 };
+        curvature.iter_mut().for_each(|c| *c = ((1.0 - floor) * *c + floor * mean) / n as f64);
+        let total: f64 = curvature.iter().sum();
+        let x = glm.features();
+        let ones = usize::from(glm.has_intercept());
+        let none = vec![0.0; d];
+        if !self.whole {
+            let squares = x.weighted_squares(&curvature, &self.center);
+            self.bends = Mat::from_fn(d + ones, 1, |i, _| if i < d { squares[i] } else { total });
+            return;
+        }
+        // A shifted sparse table would be dense: its matrix is shifted afterwards.
+        let (gram, sums) = x.weighted_gram(Some(&curvature), if x.is_sparse() { &none } else { &self.center });
+        let m = if x.is_sparse() { &self.center } else { &none };
+        self.bends = Mat::from_fn(d + ones, d + ones, |i, j| match (i.max(j), i.min(j)) {
+            (i, j) if i < d => gram[(i, j)] - m[i] * sums[(j, 0)] - m[j] * sums[(i, 0)] + total * m[i] * m[j],
+            (_, j) if j < d => sums[(j, 0)] - total * m[j],
+            _ => total,
+        });
+    }
+
+    /// Readies it for a penalty.
+    pub(super) fn factor(&mut self, l2: f64) {
+        let d = self.sample.shape()[0];
+        let size = self.bends.nrows();
+        let diagonal = |i: usize| self.bends[(i, if self.whole { i } else { 0 })];
+        // A hair more than nothing, so that constant features and settled intercepts have a factor, too.
+        let largest = (0..size).map(diagonal).fold(f64::MIN_POSITIVE, f64::max);
+        let own = |i: usize| if i < d { l2 } else { 1e-9 * largest };
+        self.diagonal = (0..size).map(|i| 1.0 / (diagonal(i) + own(i) + 1e-14 * largest)).collect();
+        self.factor = None;
+        if self.whole {
+            for hair in [1e-13, 1e-9] {
+                let matrix = Mat::from_fn(size, size, |i, j| {
+                    self.bends[(i, j)] + if i == j { own(i) + hair * largest } else { 0.0 }
+                });
+                self.factor = matrix.llt(Side::Lower).ok();
+                if self.factor.is_some() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The largest curvature there may be, roughly: λ above this leaves little to learn.
+    pub(super) fn top(&self) -> f64 {
+        let d = self.sample.shape()[0];
+        (0..d).map(|i| self.bends[(i, if self.whole { i } else { 0 })]).sum()
+    }
+
+    /// The gradient, divided by the curvature.
+    pub(super) fn apply(&self, gradient: &[f64]) -> Vec<f64> {
+        let [d, k] = self.sample.shape();
+        let size = self.bends.nrows();
+        let place = |i: usize, j: usize| if i < d { j * d + i } else { d * k + j };
+        let mut out = gradient.to_vec();
+        match &self.factor {
+            None => (0..k).for_each(|j| (0..size).for_each(|i| out[place(i, j)] *= self.diagonal[i])),
+            Some(factor) => {
+                let mut right = Mat::from_fn(size, k, |i, j| gradient[place(i, j)]);
+                factor.solve_in_place(right.as_mut());
+                (0..k).for_each(|j| (0..size).for_each(|i| out[place(i, j)] = right[(i, j)]));
+            }
+        }
+        out
+    }
+}
