@@ -62,8 +62,31 @@ impl<'a> Profile<'a> {
         }
     }
 
+    /// The shares of the next `count` iterates together.
+    pub(crate) fn total(&mut self, count: u64) -> f64 {
+        match self {
+            Self::L2 { path, mass, walk } => {
+                let (mut spent, mut left) = (0.0, count);
+                while let Some((decay, count)) = walk.stretch(path, left) {
+                    spent += mass.take_all(decay, count);
+                    left -= count;
+                }
+                spent
+            }
+            Self::Ema { beta, steps, next } => {
+                let (from, to) = ((*next).clamp(1, (*steps).max(1)), next.saturating_add(count).min(*steps));
+                *next += count;
+                match to.saturating_sub(from) {
+                    0 => 0.0,
+                    more => -beta.powf((*steps - to) as f64) * (more as f64 * beta.ln()).exp_m1(),
+                }
+            }
+            _ => (0..count).map(|_| self.next()).sum(),
+        }
+    }
+
     /// Whether nothing worth counting is to come.
-    fn is_spent(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         matches!(self, Self::L2 { mass, .. } if mass.left() < 1e-20)
     }
 }
@@ -116,34 +139,38 @@ const BINS: u64 = 2000;
 /// Rounds of reweighting.
 const SWEEPS: usize = 30;
 
-/// Coefficients that make `Σ_k |p_k − Σ_j a_j q_k^{(j)}| + u·Σ_j |a_j|` small, never larger than with those it starts from. (Plain least
-/// squares would find huge coefficients that cancel, and multiply the sums' rounding with them.)
-pub(crate) fn fit(target: &mut Comparison<'_>, sums: &mut [Profile<'_>], steps: u64, rounding: f64) {
+/// Coefficients that make `Σ_k |p_k − Σ_j a_j q_k^{(j)}| + Σ_j u_j|a_j|` small, u_j being the rounding of sum j, never larger than
+/// with those it starts from. (Plain least squares would find huge coefficients that cancel, and multiply the sums' rounding with
+/// them.)
+pub(crate) fn fit<'a>(target: &mut Comparison<'a>, sums: &mut [Profile<'a>], steps: u64, roundings: &[f64]) {
     let count = sums.len();
     let bins = steps.clamp(1, BINS) as usize;
     let mut shares = vec![0.0; bins * count];
     let mut wanted = vec![0.0; bins];
-    for step in 0..steps {
-        let bin = (u128::from(step) * bins as u128 / u128::from(steps)) as usize;
-        // (w_0 is the centre, so what it gets does not matter.)
-        let counts = f64::from(u8::from(step > 0));
+    // (w_0 is the centre, so what it gets does not matter.)
+    let mut step = steps.min(1);
+    sums.iter_mut().chain([&mut target.profile]).for_each(|profile| _ = profile.total(step));
+    for bin in 0..bins {
+        let end = (steps * (bin as u64 + 1)).div_ceil(bins as u64);
         for (share, sum) in shares[bin * count..][..count].iter_mut().zip(&mut *sums) {
-            *share += counts * sum.next();
+            *share = sum.total(end.saturating_sub(step));
         }
-        wanted[bin] += counts * target.scale * target.profile.next();
+        wanted[bin] = target.scale * target.profile.total(end.saturating_sub(step));
+        step = end.max(step);
     }
     let misses = |a: &[f64]| -> Vec<f64> {
         let row = |bin: usize| shares[bin * count..][..count].iter().zip(a).map(|(share, a)| share * a).sum::<f64>();
         (0..bins).map(|bin| (wanted[bin] - row(bin)).abs()).collect()
     };
-    let cost =
-        |a: &[f64], misses: &[f64]| misses.iter().sum::<f64>() + rounding * a.iter().map(|a| a.abs()).sum::<f64>();
+    let cost = |a: &[f64], misses: &[f64]| {
+        misses.iter().sum::<f64>() + a.iter().zip(roundings).map(|(a, rounding)| rounding * a.abs()).sum::<f64>()
+    };
     let mut best = target.coefficients.clone();
     let mut least = cost(&best, &misses(&best));
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let size = |bin: usize| shares[bin * count..][..count].iter().map(|share| share.abs()).sum::<f64>() / count as f64;
     let mut weights: Vec<f64> = (0..bins).map(|bin| 1.0 / (wanted[bin].abs() + size(bin) + 1e-300).sqrt()).collect();
-    let mut damping = vec![rounding; count];
+    let mut damping = roundings.to_vec();
     for _ in 0..SWEEPS {
         // Rows of the weighted problem, then one a coefficient that keeps it small.
         let mut matrix = vec![0.0; (bins + count) * count];
@@ -170,7 +197,9 @@ pub(crate) fn fit(target: &mut Comparison<'_>, sums: &mut [Profile<'_>], steps: 
         weights.iter_mut().zip(&missed).for_each(|(weight, miss)| *weight = 1.0 / (miss + floor).sqrt());
         let sizes: Vec<f64> = a.iter().map(|a| a.abs()).collect();
         let floor = 1e-3 * mean(&sizes) + 1e-300;
-        damping.iter_mut().zip(&sizes).for_each(|(damping, size)| *damping = (rounding / (size + floor)).sqrt());
+        for ((damping, size), rounding) in damping.iter_mut().zip(&sizes).zip(roundings) {
+            *damping = (rounding / (size + floor)).sqrt();
+        }
     }
     target.coefficients = best;
 }

@@ -10,7 +10,7 @@ use crate::mass::{Answer, Decay, Mass, answer_weights};
 use crate::optimizer::{Optimizer, Row};
 use crate::path::{PathInfo, Rule};
 
-/// Steps between the numbers that [`Decays`] remembers of its way back.
+/// Steps between the numbers that [`Decays`] remembers of its way back, of short paths: of long ones, as many as it remembers.
 const BLOCK: u64 = 1024;
 
 impl PathInfo {
@@ -39,11 +39,23 @@ impl PathInfo {
         self.validate()?;
         require_l2(l2)?;
         let slowest = self.factors.iter().flatten().copied().filter(|&factor| factor > 0.0).reduce(f64::min);
-        let mut mass = Mass::WHOLE;
-        for decay in self.decays(l2 * slowest.unwrap_or(1.0)) {
-            mass.take(decay);
+        Ok(self.handed_out(l2 * slowest.unwrap_or(1.0), self.rule(), self.steps()).1)
+    }
+
+    /// What the first steps get together, summed from its parts, and what they leave. Takes the runs' time, not the steps'.
+    pub(crate) fn handed_out(&self, l2: f64, rule: Rule, steps: u64) -> (f64, f64) {
+        let (mut mass, mut spent) = (Mass::WHOLE, 0.0);
+        let mut walk = Walk::new(self, l2, rule, 0);
+        let mut left = steps;
+        while let Some((decay, count)) = walk.stretch(self, left) {
+            spent += mass.take_all(decay, count);
+            left -= count;
         }
-        Ok(mass.left())
+        (spent, mass.left())
+    }
+
+    fn block(&self) -> u64 {
+        self.steps().isqrt().max(BLOCK)
     }
 
     /// The weight of each of the iterates `w_0 … w_K` for the strength λ; they sum to 1.
@@ -112,24 +124,24 @@ impl PathInfo {
 
     /// The states after the last step of every block, the path's end first computed: walks back once.
     fn look_back(&self, l2: f64) -> Vec<Ahead> {
-        let steps = self.steps();
+        let (steps, length) = (self.steps(), self.block());
         let tail = match self.optimizer {
             Optimizer::Adam { weight_decay, .. } if weight_decay > 0.0 => 1.0 / (l2 + weight_decay),
             _ => 0.0,
         };
         let mut state = Ahead { c: 0.0, carried: 0.0, tail };
-        let mut marks = vec![state; steps.div_ceil(BLOCK) as usize];
+        let mut marks = vec![state; steps.div_ceil(length) as usize];
         let mut step = steps;
         while step > 0 {
             let before = self.back(l2, step - 1, state).1;
             step -= 1;
-            if step.is_multiple_of(BLOCK) && step > 0 {
-                marks[(step / BLOCK) as usize - 1] = before;
+            if step.is_multiple_of(length) && step > 0 {
+                marks[(step / length) as usize - 1] = before;
             }
-            if before == state {
+            if before.is_still(state) {
                 // It stands still until the rates change: so do all marks on the way.
                 let start = self.stretch_start(step);
-                for mark in start.div_ceil(BLOCK).max(1)..=step / BLOCK {
+                for mark in start.div_ceil(length).max(1)..=step / length {
                     marks[mark as usize - 1] = before;
                 }
                 step = start;
@@ -141,8 +153,8 @@ impl PathInfo {
 
     /// The decay of every step of a block, and the state after it.
     fn block_states(&self, l2: f64, marks: &[Ahead], block: usize) -> Vec<(Decay, Ahead)> {
-        let start = block as u64 * BLOCK;
-        let end = self.steps().min(start + BLOCK);
+        let start = block as u64 * self.block();
+        let end = self.steps().min(start + self.block());
         let mut state = marks[block];
         let mut found = Vec::with_capacity((end - start) as usize);
         for step in (start..end).rev() {
@@ -152,6 +164,19 @@ impl PathInfo {
         }
         found.reverse();
         found
+    }
+
+    /// The decay of the steps of a block and those after it, as far as whole blocks go in which nothing changes.
+    fn still(&self, l2: f64, marks: &[Ahead], block: usize) -> Option<(Decay, u64)> {
+        let (start, length, state) = (block as u64 * self.block(), self.block(), marks[block]);
+        let end = |block: usize| self.steps().min((block as u64 + 1) * length);
+        let (decay, before) = self.back(l2, end(block) - 1, state);
+        if !before.is_still(state) || self.stretch_start(end(block) - 1) > start {
+            return None;
+        }
+        let alike = |next: &usize| marks[*next].is_still(state) && self.stretch_start(end(*next) - 1) <= start;
+        let last = (block + 1..marks.len()).take_while(alike).last().unwrap_or(block);
+        Some((decay, end(last)))
     }
 }
 
@@ -164,6 +189,16 @@ struct Ahead {
     carried: f64,
     /// With decoupled decay: the mass of all later iterates.
     tail: f64,
+}
+
+impl Ahead {
+    /// Whether a step changed nothing but roundings, which go round in circles. (How far a buffer carries is forgotten within some
+    /// 1/(1−μ) steps; a tail may go on creeping and must stand still.)
+    fn is_still(self, other: Self) -> bool {
+        let near = |a: f64, b: f64, roundings: f64| (a - b).abs() <= roundings * f64::EPSILON * b.abs();
+        // (Where the momentum changes, what is carried does, and by far more than its own roundings.)
+        near(self.c, other.c, 1.0) && near(self.carried, other.carried, 4.0) && self.tail == other.tail
+    }
 }
 
 /// The decay of every step of a path, in order. Memory: a number for every thousandth step.
@@ -207,20 +242,35 @@ impl Walk {
             return None;
         }
         self.step += 1;
+        if step < self.stretch_end {
+            return Some(self.latest);
+        }
         if !self.marks.is_empty() {
-            let at = (step % BLOCK) as usize;
+            let (block, at) = ((step / path.block()) as usize, (step % path.block()) as usize);
+            if at == 0
+                && let Some((decay, end)) = path.still(self.l2, &self.marks, block)
+            {
+                (self.latest, self.stretch_end) = (decay, end);
+                return Some(decay);
+            }
             if at == 0 || self.block.is_empty() {
-                self.block = path.block_states(self.l2, &self.marks, (step / BLOCK) as usize);
+                self.block = path.block_states(self.l2, &self.marks, block);
             }
             return Some(self.block[at].0);
         }
-        if step >= self.stretch_end {
-            self.latest = path.product_decay(self.l2, step);
-            let lists = [Some(&path.rates), path.momenta.as_ref(), path.gains.as_ref()];
-            let end = lists.into_iter().flatten().map(|list| list.run_end(step)).min().unwrap_or(0);
-            // (The paper's Nesterov has two first steps of their own; dampening one.)
-            self.stretch_end = if step < 2 { step + 1 } else { end };
-        }
+        self.latest = path.product_decay(self.l2, step);
+        let lists = [Some(&path.rates), path.momenta.as_ref(), path.gains.as_ref()];
+        let end = lists.into_iter().flatten().map(|list| list.run_end(step)).min().unwrap_or(0);
+        // (The paper's Nesterov has two first steps of their own; dampening one.)
+        self.stretch_end = if step < 2 { step + 1 } else { end };
         Some(self.latest)
+    }
+
+    /// The next decay, and of how many steps from here on, at most `most`. They are taken.
+    pub(crate) fn stretch(&mut self, path: &PathInfo, most: u64) -> Option<(Decay, u64)> {
+        let decay = if most > 0 { self.next(path)? } else { return None };
+        let more = self.stretch_end.min(path.steps()).saturating_sub(self.step).min(most - 1);
+        self.step += more;
+        Some((decay, 1 + more))
     }
 }

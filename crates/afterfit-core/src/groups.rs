@@ -145,14 +145,18 @@ impl Groups {
 }
 
 /// The group that moves first: a choice that no later step changes.
-pub(crate) fn reference(paths: &[PathInfo]) -> usize {
+fn reference(paths: &[PathInfo]) -> usize {
+    first_to_move(paths.iter().enumerate()).unwrap_or(0)
+}
+
+/// The same among some of them; `None` while none moves.
+pub(crate) fn first_to_move<'a>(paths: impl Iterator<Item = (usize, &'a PathInfo)>) -> Option<usize> {
     // Runs of rate 0 are one run: a path moves with its first or its second.
     let first = |path: &PathInfo| match path.rates.at(0)? {
         rate if rate > 0.0 => Some(0),
         _ => Some(path.rates.run_end(0)).filter(|&end| end < path.steps()),
     };
-    let order = paths.iter().enumerate().filter_map(|(group, path)| Some((first(path)?, group)));
-    order.min().map_or(0, |(_, group)| group)
+    paths.filter_map(|(group, path)| Some((first(path)?, group))).min().map(|(_, group)| group)
 }
 
 fn moves(path: &PathInfo) -> bool {

@@ -43,6 +43,7 @@ pub mod optimizer;
 pub mod path;
 pub mod plan;
 pub mod rates;
+pub mod rounding;
 pub mod schedule;
 pub mod status;
 pub mod stride;

@@ -26,6 +26,9 @@ impl Decay {
     }
 }
 
+/// Up to so many steps are taken one by one, so that the rounding is that of whoever took them.
+const MANY: u64 = 4096;
+
 /// `R`: what is still to be handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -46,6 +49,17 @@ impl Mass {
         let share = self.0 * decay.spend;
         self.0 *= decay.keep;
         share
+    }
+
+    /// The same for several steps that are alike, and what they get together.
+    pub fn take_all(&mut self, decay: Decay, steps: u64) -> f64 {
+        if steps <= MANY {
+            return (0..steps).map(|_| self.take(decay)).sum();
+        }
+        let logarithm = if decay.spend < 0.5 { (-decay.spend).ln_1p() } else { decay.keep.ln() };
+        let spent = -self.0 * (steps as f64 * logarithm).exp_m1();
+        self.0 *= (steps as f64 * logarithm).exp();
+        spent
     }
 
     /// What is left.

@@ -97,6 +97,19 @@ impl Rates {
         self.runs().flat_map(|run| std::iter::repeat_n(run.rate, run.steps as usize))
     }
 
+    /// Whether each of these rates is that of the same step of `other`, to nine digits: schedulers reach a rate by several roundings.
+    pub(crate) fn agrees(&self, other: &Self) -> bool {
+        let mut step = 0;
+        while step < self.steps() {
+            let (Some(own), Some(theirs)) = (self.at(step), other.at(step)) else { return false };
+            if (theirs - own).abs() > 1e-9 * theirs.abs() {
+                return false;
+            }
+            step = self.run_end(step).min(other.run_end(step));
+        }
+        true
+    }
+
     /// Whether every step used the same rate.
     #[must_use]
     pub fn is_constant(&self) -> bool {

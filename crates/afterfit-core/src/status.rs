@@ -53,6 +53,10 @@ pub enum Reason {
     ChangingOptimizer,
     /// An optimizer that is not known.
     UnknownOptimizer,
+    /// Rates that are known at some steps only.
+    InterpolatedRates,
+    /// Rates that change at once, nobody knows where between two kept iterates.
+    UnplacedRates,
     /// The path's first steps are missing.
     MissingStart,
     /// Iterates between the kept ones are stood in for.
@@ -71,6 +75,19 @@ pub enum Reason {
     ByHand,
     /// One iterate as it is.
     OneIterate,
+}
+
+impl Reason {
+    /// Which of two reasons to say: what may make all weights wrong, what may make some, what is a matter of degree, the loss.
+    fn gravity(self) -> u8 {
+        match self {
+            Self::GroupOrder | Self::ChangingOptimizer | Self::UnknownOptimizer => 4,
+            Self::Unresolved => 3,
+            Self::UnplacedRates => 2,
+            Self::Identity | Self::InExpectation | Self::NotQuadratic => 0,
+            _ => 1,
+        }
+    }
 }
 
 impl fmt::Display for Reason {
@@ -95,6 +112,10 @@ impl fmt::Display for Reason {
             Self::GroupOrder => "which tensor is in which parameter group is not known for certain",
             Self::ChangingOptimizer => "the optimizer changes along the path: the first is used for all of it",
             Self::UnknownOptimizer => "the checkpoints come from an optimizer that is not known: weighted like sgd",
+            Self::InterpolatedRates => "rates between checkpoints are interpolated",
+            Self::UnplacedRates => {
+                "the rate changes between two checkpoints, and nothing says where: taken to be at the later one"
+            }
             Self::MissingStart => "the path's first steps are missing: the first checkpoint stands in for them",
             Self::Strided => "steps between checkpoints are stood in for by their neighbours",
             Self::Unresolved => "unresolved: too much of this λ's mass falls between the first two checkpoints",
@@ -139,15 +160,15 @@ impl Status {
         Self { standing: Standing::Heuristic, reason }
     }
 
-    /// With a doubt about the path itself: an unknown optimizer makes any λ a heuristic, everything else an approximation, which
-    /// is said before a loss that is not quadratic.
+    /// With a doubt about the path itself: an unknown optimizer makes any λ a heuristic, everything else an approximation. Of two
+    /// reasons the graver one is said.
     #[must_use]
     pub fn doubted(self, doubt: Reason) -> Self {
-        match (self.standing, self.reason) {
-            (Standing::Heuristic, _) => self,
+        match self.standing {
+            Standing::Heuristic => self,
             _ if doubt == Reason::UnknownOptimizer => Self::heuristic(doubt),
-            (Standing::Exact, _) | (_, Reason::NotQuadratic) => Self::approximation(doubt),
-            _ => self,
+            Standing::Approximation if self.reason.gravity() >= doubt.gravity() => self,
+            _ => Self::approximation(doubt),
         }
     }
 

@@ -16,6 +16,9 @@ pub enum Stride {
     Linear,
 }
 
+/// Mass that is too little to count.
+const SPENT: f64 = 1e-30;
+
 /// A λ whose [`Kept::first_gap`] exceeds this is flagged: the answer is tens of percent off (27 % at 0.9).
 pub const STRIDE_LIMIT: f64 = 0.1;
 
@@ -30,8 +33,8 @@ pub struct Kept {
     pub before: f64,
     /// The part of the last one's mass that belongs to steps after it.
     pub after: f64,
-    /// How much of λ's mass is spent inside the first gap, as `−ln R` over it (for descent `λ·Ση` to first order). Above
-    /// [`STRIDE_LIMIT`] no rule can recover what was not kept.
+    /// How much of λ's mass is spent inside the first gap, as `−ln R` over it (for descent `λ·Ση` to first order), counted until
+    /// nothing is left of it. Above [`STRIDE_LIMIT`] no rule can recover what was not kept.
     pub first_gap: f64,
 }
 
@@ -123,6 +126,10 @@ pub fn kept_weights(path: &PathInfo, l2: f64, kept: &[u64], rule: Stride) -> Res
         hands.give(step, mass.take(decay));
         if hands.in_first_gap(step) {
             hands.given.first_gap -= (-decay.spend).ln_1p();
+        }
+        // (What is left of it would change no sum, nor what is said of the first gap.)
+        if mass.left() < SPENT && (hands.left > 0 || hands.given.first_gap > STRIDE_LIMIT) {
+            break;
         }
     }
     hands.given.remaining = mass.left();

@@ -9,13 +9,14 @@ use thiserror::Error;
 use crate::certificate::{Comparison, Profile, fit, misfits};
 use crate::decays::Walk;
 use crate::error::{OutOfRange, require, require_gain, require_l2, require_momentum};
-use crate::groups::{GroupMasses, Groups, reference};
+use crate::groups::{GroupMasses, Groups, first_to_move};
 use crate::mass::{Answer, Decay, Mass};
 use crate::nodes::{Family, Nodes, beta};
 use crate::optimizer::Optimizer;
 use crate::path::PathInfo;
 use crate::path::Rule;
 use crate::rates::{MOST_STEPS, Rates};
+pub use crate::rounding::{Precision, Rounding};
 use crate::status::{Reason, Status};
 
 /// A dial that cannot take a step or give a reading.
@@ -52,6 +53,20 @@ pub enum DialError {
     #[error("this dial's sums were made with all {steps} steps at hand: with momentum, none can follow")]
     Complete {
         /// How many it has.
+        steps: u64,
+    },
+    /// A dial that was kept and changed afterwards.
+    #[error(
+        "the dial's masses are not those of its rates: of l2 {l2}, {found} is said to be left after {steps} steps, and they leave {expected}"
+    )]
+    Masses {
+        /// The node.
+        l2: f64,
+        /// The mass that was kept.
+        found: f64,
+        /// What its rates leave.
+        expected: f64,
+        /// How many were taken.
         steps: u64,
     },
     /// A schedule declared for another optimizer, or that does not fit the steps taken.
@@ -127,25 +142,6 @@ pub struct Reading {
     pub status: Status,
 }
 
-/// How precise the sums are, as a share of the farthest any weight moves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// Sums in f32, in blocks.
-    F32,
-    /// Sums in f64.
-    F64,
-}
-
-impl Precision {
-    fn unit(self) -> f64 {
-        match self {
-            Self::F32 => 1e-6,
-            Self::F64 => 1e-14,
-        }
-    }
-}
-
 /// One group's part of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupStep {
@@ -165,6 +161,9 @@ impl From<f64> for GroupStep {
 
 /// A node whose unspent mass is below this has its sum; later iterates would not change it by 1e-16·max|w−c|.
 const FROZEN: f64 = 1e-16;
+/// How far masses that were kept may be from those of the rates: a hundred million roundings, declared rates that were met to nine
+/// digits.
+const MASS_TOLERANCE: f64 = 1e-6;
 /// The largest certificate of a reading that is not of the dial's own family and range.
 const OFFERED: f64 = 1e-2;
 
@@ -176,6 +175,8 @@ pub struct Tracker {
     l2: Vec<f64>,
     paths: Vec<PathInfo>,
     group_masses: GroupMasses,
+    /// By group: the mass sequence it follows.
+    sequences: Vec<usize>,
     /// How λ's sums were made: exactly, or without knowing the rates to come.
     rule: Rule,
     /// The paths as they were declared, and where each λ node stands on them.
@@ -203,22 +204,71 @@ impl Tracker {
         let empty = |path: &PathInfo| PathInfo { rates: Rates::new(), momenta: None, gains: None, ..path.clone() };
         let paths: Vec<PathInfo> = paths.iter().map(empty).collect();
         together(&paths)?;
-        let sequences = if group_masses == GroupMasses::One { 1 } else { paths.len() };
+        let of_group: Vec<usize> = match group_masses {
+            GroupMasses::One => vec![0; paths.len()],
+            GroupMasses::Each => (0..paths.len()).collect(),
+        };
         let of_l2 = nodes.iter().filter(|nodes| nodes.family() == Family::L2);
         let l2: Vec<f64> = of_l2.flat_map(|nodes| nodes.values().iter().copied()).collect();
         let sums = nodes.iter().map(Nodes::len).sum();
-        Ok(Self {
+        let mut tracker = Self {
             nodes,
             paths,
             group_masses,
+            sequences: Vec::new(),
             rule: Rule::Product,
             declared: None,
-            masses: vec![vec![Mass::WHOLE; l2.len()]; sequences],
+            masses: Vec::new(),
             l2,
-            latest: vec![(None, Vec::new()); sequences],
-            shares: vec![vec![0.0; sums]; sequences],
+            latest: Vec::new(),
+            shares: Vec::new(),
             scales: vec![1.0; sums],
-        })
+        };
+        tracker.follow(of_group);
+        Ok(tracker)
+    }
+
+    /// Says which mass sequence each group follows; sequences that are new begin whole.
+    fn follow(&mut self, sequences: Vec<usize>) {
+        let count = sequences.iter().max().map_or(0, |last| last + 1);
+        self.sequences = sequences;
+        self.masses.resize(count, vec![Mass::WHOLE; self.l2.len()]);
+        self.latest.resize(count, (None, Vec::new()));
+        self.shares.resize(count, vec![0.0; self.sums()]);
+    }
+
+    /// Takes in groups whose first step is the next one: parameters that were frozen so far, or are new. They stood at their
+    /// centre until now and get masses of their own. Rates count only where the others' were declared: those of all steps.
+    pub fn add_groups(&mut self, paths: &[PathInfo]) -> Result<(), DialError> {
+        let steps = self.steps();
+        let empty = |length: u64| Some(Rates::constant(0.0, length)).filter(|list| !list.is_empty());
+        if let Some((declared, _)) = &mut self.declared {
+            let planned = declared[0].steps();
+            for path in paths {
+                let limit = format!("{planned}, those declared for the other groups");
+                require(path.steps() == planned, "number of declared rates", path.steps() as f64, limit)?;
+                path.validate()?;
+                let later = |list: &Rates| {
+                    let taken = std::iter::repeat_n(0.0, steps as usize);
+                    taken.chain(list.iter().skip(steps as usize)).collect::<Rates>()
+                };
+                let gains = path.gains.clone().unwrap_or_else(|| Rates::constant(1.0, planned));
+                let gains = if steps > 0 { Some(later(&gains)) } else { path.gains.clone() };
+                declared.push(PathInfo { rates: later(&path.rates), gains, ..path.clone() });
+            }
+        }
+        let mut sequences = self.sequences.clone();
+        let next = self.masses.len();
+        for (at, path) in paths.iter().enumerate() {
+            let rates = Rates::constant(0.0, steps);
+            let path = PathInfo { rates, momenta: None, gains: empty(steps), ..path.clone() };
+            together(std::slice::from_ref(&path))?;
+            self.paths.push(path);
+            sequences.push(if self.group_masses == GroupMasses::Each { next + at } else { next });
+        }
+        self.follow(sequences);
+        self.walk_on();
+        Ok(())
     }
 
     /// Declares every group's rates beforehand: momentum then gets exact masses under any schedule. Steps that are not the
@@ -250,8 +300,7 @@ impl Tracker {
         together(&paths)?;
         if let Some((declared, _)) = &self.declared {
             let alike = |(declared, path): (&PathInfo, &PathInfo)| {
-                let mut rates = declared.rates.iter();
-                path.rates.iter().all(|rate| rates.next().is_some_and(|d| (d - rate).abs() <= 1e-9 * d.abs()))
+                path.steps() <= declared.steps() && path.rates.agrees(&declared.rates)
             };
             if !declared.iter().zip(&paths).all(alike) {
                 let reason = format!("its rates are not those of the {} steps taken", paths[0].steps());
@@ -269,8 +318,26 @@ impl Tracker {
             }
         }
         self.paths = paths;
+        self.require_masses()?;
         self.walk_on();
         Ok(self)
+    }
+
+    /// Refuses masses that the rates do not leave: sums made with other rates would be read as if made with these.
+    fn require_masses(&self) -> Result<(), DialError> {
+        let steps = self.steps();
+        for (sequence, masses) in self.masses.iter().enumerate() {
+            let leader = self.leader(sequence);
+            let path = self.declared().map_or(&self.paths[leader], |paths| &paths[leader]);
+            let rule = if path.rule() == Rule::LookAhead { self.rule } else { path.rule() };
+            for (&l2, mass) in self.l2.iter().zip(masses) {
+                let (found, expected) = (mass.left(), path.handed_out(l2, rule, steps).1);
+                if (found - expected).abs() > MASS_TOLERANCE * expected + FROZEN {
+                    return Err(DialError::Masses { l2, found, expected, steps });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Marks sums that were made with every rate at hand, as those of checkpoints are.
@@ -392,16 +459,15 @@ impl Tracker {
     /// Which mass sequence a group follows.
     #[must_use]
     pub fn sequence(&self, group: usize) -> usize {
-        if self.group_masses == GroupMasses::One { 0 } else { group }
+        self.sequences[group]
     }
 
-    /// The group whose rates a mass sequence follows.
-    fn leader(&self, sequence: usize) -> usize {
-        match (self.group_masses, &self.declared) {
-            (GroupMasses::Each, _) => sequence,
-            (GroupMasses::One, Some((paths, _))) => reference(paths),
-            (GroupMasses::One, None) => reference(&self.paths),
-        }
+    /// The group whose rates a mass sequence follows: of those that share it, the one that moves first.
+    #[must_use]
+    pub fn leader(&self, sequence: usize) -> usize {
+        let paths = self.declared().unwrap_or(&self.paths);
+        let members = || paths.iter().enumerate().filter(|(group, _)| self.sequences[*group] == sequence);
+        first_to_move(members()).or_else(|| members().next().map(|(group, _)| group)).unwrap_or(0)
     }
 
     /// The path whose masses weigh the iterates of a group, as far as it went.
@@ -410,10 +476,18 @@ impl Tracker {
         &self.paths[self.leader(self.sequence(group))]
     }
 
-    /// How many mass sequences there are: 1, or one a group.
+    /// How many mass sequences there are: 1 (and one for groups that came later together), or one a group.
     #[must_use]
     pub fn sequences(&self) -> usize {
         self.masses.len()
+    }
+
+    /// By group: its mass sequence, where [`group_masses`](Self::group_masses) does not say it; empty otherwise.
+    #[must_use]
+    pub fn late_sequences(&self) -> Vec<usize> {
+        let expected = |group| if self.group_masses == GroupMasses::One { 0 } else { group };
+        let usual = self.sequences.iter().enumerate().all(|(group, &sequence)| sequence == expected(group));
+        if usual { Vec::new() } else { self.sequences.clone() }
     }
 
     /// Steps taken in.
@@ -478,8 +552,9 @@ impl Tracker {
         group: usize,
         target: &Target,
         answer: Answer,
-        precision: Precision,
+        rounding: impl Into<Rounding>,
     ) -> Result<Reading, DialError> {
+        let rounding = rounding.into();
         let limit = format!("below {}, the number of groups", self.paths.len());
         require(group < self.paths.len(), "parameter group", group as f64, limit)?;
         let sequence = self.sequence(group);
@@ -574,15 +649,16 @@ impl Tracker {
         let unknown = path.rule() == Rule::LookAhead && self.rule == Rule::Product;
         let unfinished = kept.rule() == Rule::LookAhead && kept.steps() > steps;
         let guessed = family == Some(Family::L2) && (unknown || unfinished);
+        let roundings: Vec<f64> = sums().into_iter().map(|sum| rounding.of_sum(sum, steps)).collect();
         if !inside || guessed {
-            fit(&mut comparison, &mut sums(), steps, precision.unit());
+            fit(&mut comparison, &mut sums(), steps, &roundings);
             comparison.profile = profile;
         }
-        // (w_0 is the centre; λ's certificates count it all the same, as they always have.)
-        let from = u64::from(!inside);
+        // (w_0 is the centre, and a fit makes use of that; an interpolated λ's certificate counts it all the same.)
+        let from = u64::from(!inside || guessed);
         let coefficients = comparison.coefficients.clone();
         let certificate = misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from)[0];
-        let rounding = precision.unit() * (coefficients.iter().map(|a| a.abs()).sum::<f64>() + last.abs());
+        let rounding = rounding.of_combination(&roundings, &coefficients, last);
         if !inside && (certificate.is_nan() || certificate + rounding > OFFERED) {
             let what = match target {
                 Target::L2(l2) => format!("l2 {l2}"),
@@ -599,6 +675,65 @@ impl Tracker {
             _ => Status::heuristic(Reason::NoStrength),
         };
         Ok(Reading { combination: Combination { sums: coefficients, last }, certificate, rounding, remaining, status })
+    }
+}
+
+/// All that a tracker knows, to be kept and gone on with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// The families, in the order of their sums.
+    pub families: Vec<Nodes>,
+    /// One mass for all groups, or one each.
+    pub group_masses: GroupMasses,
+    /// By group: the mass sequence it follows. Empty: what `group_masses` says, all groups having been there from the start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sequences: Vec<usize>,
+    /// Whether λ's sums were made with every rate at hand.
+    pub exact: bool,
+    /// Every group's path as far as it went.
+    pub paths: Vec<PathInfo>,
+    /// The paths as they were declared; empty: they were not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub declared: Vec<PathInfo>,
+    /// By mass sequence, then by λ node.
+    pub masses: Vec<Vec<f64>>,
+}
+
+impl From<&Tracker> for Kept {
+    fn from(tracker: &Tracker) -> Self {
+        Self {
+            families: tracker.nodes.clone(),
+            group_masses: tracker.group_masses,
+            sequences: tracker.late_sequences(),
+            exact: tracker.is_exact(),
+            paths: tracker.paths.clone(),
+            declared: tracker.declared().unwrap_or_default().to_vec(),
+            masses: tracker.masses(),
+        }
+    }
+}
+
+impl TryFrom<Kept> for Tracker {
+    type Error = DialError;
+
+    fn try_from(kept: Kept) -> Result<Self, DialError> {
+        let mut tracker = Self::with_groups(kept.families, &kept.paths, kept.group_masses)?;
+        if !kept.sequences.is_empty() {
+            let (found, groups) = (kept.sequences.len(), kept.paths.len());
+            require(found == groups, "number of groups with a mass sequence", found as f64, format!("{groups}"))?;
+            let mut next = 0;
+            for &sequence in &kept.sequences {
+                require(sequence <= next, "mass sequence of a group", sequence as f64, format!("at most {next}"))?;
+                next = next.max(sequence + 1);
+            }
+            tracker.follow(kept.sequences);
+        }
+        if kept.declared.iter().any(|path| path.steps() > 0) {
+            tracker.declare(&kept.declared)?;
+        }
+        let tracker = if kept.exact { tracker.exact() } else { tracker };
+        tracker.resume(kept.paths, kept.masses)
     }
 }
 
@@ -627,8 +762,7 @@ fn extend(list: &mut Option<Rates>, steps: u64, usual: f64, value: f64) {
 /// P: the mass that the first steps together have spent, summed from its parts.
 fn spent(path: &PathInfo, l2: f64, rule: Rule, steps: u64) -> f64 {
     let rule = if path.rule() == Rule::LookAhead { rule } else { path.rule() };
-    let mut mass = Mass::WHOLE;
-    path.decays_by(l2, rule).take(steps as usize).map(|decay| mass.take(decay)).sum()
+    path.handed_out(l2, rule, steps).0
 }
 
 /// 1/P; where nothing is spent, nothing is averaged.

@@ -392,7 +392,15 @@ fn trackers() {
     // Kept states that do not belong to this dial.
     let fresh = || Tracker::with_groups(nodes(), &[path.clone(), path.clone()], GroupMasses::Each).unwrap();
     let two = || vec![sgd(0.1, 5), sgd(0.1, 5)];
-    assert!(fresh().resume(two(), vec![vec![0.5; 4]; 2]).is_ok());
+    let left: Vec<f64> = nodes()[0].values().iter().map(|&l2| sgd(0.1, 5).remaining(l2).unwrap()).collect();
+    assert!(fresh().resume(two(), vec![left.clone(), left.clone()]).is_ok());
+    // Masses that were edited, and rates that were.
+    let mut edited = left.clone();
+    edited[2] *= 1.001;
+    let error = fresh().resume(two(), vec![left.clone(), edited]).unwrap_err().to_string();
+    assert!(error.contains("is said to be left after 5 steps, and they leave"), "{error}");
+    let other = vec![sgd(0.1, 5), sgd(0.1001, 5)];
+    assert!(matches!(fresh().resume(other, vec![left.clone(), left]), Err(DialError::Masses { .. })));
     assert!(fresh().resume(vec![sgd(0.1, 5)], vec![vec![0.5; 4]; 2]).is_err());
     assert!(fresh().resume(vec![sgd(0.1, 5), sgd(0.1, 6)], vec![vec![0.5; 4]; 2]).is_err());
     assert!(fresh().resume(vec![coordinatewise.clone(), coordinatewise], vec![vec![0.5; 4]; 2]).is_err());
@@ -576,6 +584,69 @@ proptest! {
             let _ = tracker.read(0, &Target::Ema(l2), Answer::Normalized, Precision::F32);
             let _ = tracker.read(0, &Target::PowerEma(l2), Answer::Normalized, Precision::F32);
             let _ = tracker.read(0, &Target::Weights(rates.clone()), Answer::Normalized, Precision::F32);
+        }
+    }
+}
+
+/// Rates are runs, and so the longest path takes no longer than its runs: with momentum, gains and changes of rate as well.
+#[test]
+fn the_longest_paths_take_no_time() {
+    let began = std::time::Instant::now();
+    let half = MOST_STEPS / 2;
+    let runs = [(half, 1e-6), (half - 5000, 1e-7), (5000, 1e-6)];
+    let rates: Rates = runs.iter().map(|&(steps, rate)| RateRun { steps, rate }).collect();
+    for optimizer in [
+        Optimizer::Sgd,
+        Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 },
+        Optimizer::Nesterov { momentum: 0.9 },
+        Optimizer::Adam { beta1: 0.9, weight_decay: 0.0 },
+    ] {
+        let path = PathInfo::new(optimizer, rates.clone());
+        let nodes = Nodes::new(1e-4, 1.0, 8).unwrap();
+        let left: Vec<f64> = nodes.values().iter().map(|&l2| path.remaining(l2).unwrap()).collect();
+        assert!(left.windows(2).all(|pair| pair[0] > pair[1]) && left[7] >= 0.0, "{left:?}");
+        // ln R = −λΣη/(1−μ), but for the ends of the runs and what is of second order in λη.
+        let gain = match optimizer {
+            Optimizer::HeavyBall { momentum, .. } | Optimizer::Nesterov { momentum } => 1.0 / (1.0 - momentum),
+            _ => 1.0,
+        };
+        if !matches!(optimizer, Optimizer::Adam { .. }) {
+            let expected = -nodes.values()[0] * rates.total() * gain;
+            assert!(
+                (left[0].ln() - expected).abs() < 1e-3 * expected.abs(),
+                "{optimizer:?}: {} {expected}",
+                left[0].ln()
+            );
+        }
+        let tracker = Tracker::new(vec![nodes], &path).unwrap().exact().resume(vec![path.clone()], vec![left]).unwrap();
+        assert_eq!(tracker.steps(), MOST_STEPS);
+        let kept = kept_weights(&path, 1e4, &[0, 1000, MOST_STEPS], Stride::Linear).unwrap();
+        assert!((kept.spent.iter().sum::<f64>() + kept.remaining - 1.0).abs() < 1e-9, "{kept:?}");
+    }
+    let time = began.elapsed();
+    assert!(time.as_secs() < 30, "{time:?}");
+    // More steps than that are refused by their number.
+    let path = sgd(1e-6, 5_000_000_000);
+    assert!(path.remaining(1.0).unwrap_err().to_string().contains("5000000000"));
+    let tracker = Tracker::new(vec![Nodes::new(1e-4, 1.0, 4).unwrap()], &sgd(0.1, 0)).unwrap();
+    let error = tracker.resume(vec![path], vec![vec![0.5; 4]]).unwrap_err().to_string();
+    assert!(error.contains("134217728"), "{error}");
+}
+
+/// What is taken in one go is what single steps take.
+#[test]
+fn runs_are_taken_at_once() {
+    for optimizer in
+        [Optimizer::Sgd, Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 }, Optimizer::Nesterov { momentum: 0.8 }]
+    {
+        let runs = [(7000, 1e-3), (2048, 2e-3), (9000, 0.0), (20_000, 1e-4)];
+        let rates: Rates = runs.iter().map(|&(steps, rate)| RateRun { steps, rate }).collect();
+        let path = PathInfo::quadratic(optimizer, rates);
+        for l2 in [1e-6, 1e-2, 3.0] {
+            let mut mass = afterfit_core::Mass::WHOLE;
+            path.decays(l2).for_each(|decay| _ = mass.take(decay));
+            let left = path.remaining(l2).unwrap();
+            assert!((left - mass.left()).abs() <= 1e-11 * left, "{optimizer:?}, {l2}: {left} {}", mass.left());
         }
     }
 }
