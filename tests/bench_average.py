@@ -122,7 +122,7 @@ def afterfit(folder, out, *strengths, checkpoints=None):
 
 
 def ladder(count):
-    return ["--l2", f"1e-5..1e-2:{count}" if count > 1 else "1e-3", "--rate", "0.1", "--steps-per-checkpoint", "500"]
+    return ["--l2", f"1e-5..1e-2:{count}" if count > 1 else "1e-3", "--rate", "0.1", "--step-regex", r"(\d+)", "--steps-per-epoch", "500"]
 
 
 def pytorch_loop(folder, out, count, dtype):

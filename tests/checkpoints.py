@@ -139,7 +139,7 @@ def sharded_folders(folder):
     models = [model(step) for step in (100, 200)]
     for step, state in zip((100, 200), models):
         save_file(state, folder / f"whole-{step}.safetensors")
-        run(folder, "average", f"whole-{step}.safetensors", "-o", f"checkpoint-{step}", "--uniform", "--shard-size", "2kB")
+        run(folder, "average", f"whole-{step}.safetensors", "-o", f"checkpoint-{step}", "--iterate", step, "--shard-size", "2kB")
         # The trainer's own file beside the weights.
         (folder / f"checkpoint-{step}" / "config.json").write_text('{"hidden": 5}')
         names = list(json.loads((folder / f"checkpoint-{step}" / "model.safetensors.index.json").read_text())["weight_map"])
@@ -209,16 +209,66 @@ def outputs_load_into_a_module(folder):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    out = json.loads(run(folder, "average", ".", "-o", "out", "--l2", "0.01,0.1", "--json"))
+    # (Batch norm counts batches, which are not proof of steps.)
+    strengths = ["--l2", "0.01,0.1", "--steps-per-epoch", "1", "--epochs-from", "1"]
+    out = json.loads(run(folder, "average", ".", "-o", "out", *strengths, "--json"))
     assert [row["rate"] for row in out["inputs"]] == [0.1, 0.1, 0.05, None], out["inputs"]
     assert out["outputs"][0]["scheme"] == "heavy ball, momentum 0.9", out["outputs"]
     net.load_state_dict(load_torch(folder / "out" / "l2-0.1.safetensors"))
     run(folder, "average", ".", "-o", "out.pt", "--uniform", "--dtype", "bf16")
-    state = torch.load(folder / "out.pt")
+    state = torch.load(folder / "out.pt")["state_dict"]
     assert state["0.weight"].dtype == torch.bfloat16
     net.bfloat16().load_state_dict(state)
     run(folder, "average", ".", "-o", "f8.pt", "--uniform", "--dtype", "f8-e4m3", "--copy", "1.*")
-    assert torch.load(folder / "f8.pt")["0.weight"].dtype == torch.float8_e4m3fn
+    assert torch.load(folder / "f8.pt")["state_dict"]["0.weight"].dtype == torch.float8_e4m3fn
+
+
+def outputs_have_the_shape_of_their_inputs(folder):
+    import argparse
+    from collections import defaultdict
+    from pathlib import PurePosixPath
+
+    import torch
+
+    def state(step):
+        net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+        with torch.no_grad():
+            [parameter.fill_(step) for parameter in net.parameters()]
+        shared = {"depth": 3}
+        plain = {
+            "where": PurePosixPath("/x"), "sizes": (1, 2), "size": torch.Size([2]), "dtype": torch.bfloat16, "big": 2**80, "raw": b"\0\xff",
+            "many": defaultdict(list, {"k": [1]}), "set": {1, 2}, "numpy": np.float64(0.5), "array": np.arange(3), "first": shared,
+            "second": shared, "args": argparse.Namespace(x=1), "none": None, "optimizer": "adamw", "weights": torch.tensor([1.0, step]),
+        }  # fmt: skip
+        return {
+            "epoch": step, "state_dict": net.state_dict(), "optimizer_states": [torch.optim.Adam(net.parameters()).state_dict()],
+            "hyper_parameters": plain, "lists": [{"deep": [1.5]}], "ema_model": {"w": torch.ones(1)},
+        }  # fmt: skip
+
+    (folder / "run").mkdir()
+    for step in range(200):
+        torch.save(state(step), folder / "run" / f"step-{step}.ckpt")
+        nested = {"layers": [torch.full((2,), 1.0 * step), (torch.ones(1) * step,)], "head": {"w": torch.nn.Parameter(torch.ones(2) * step)}}
+        torch.save(nested, folder / f"nested-{step}.pt")
+    said = run(folder, "average", "run", "-o", "mean.ckpt", "--uniform", "--json")
+    assert "optimizer_states" in said and "ema_model" in said, said
+    found, last = torch.load(folder / "mean.ckpt", weights_only=False), state(199)
+    assert list(found) == ["epoch", "state_dict", "hyper_parameters", "lists"], list(found)
+    assert type(found["state_dict"]) is type(last["state_dict"])
+    assert found["state_dict"]._metadata == last["state_dict"]._metadata
+    assert torch.equal(found["state_dict"]["0.weight"], torch.full((2, 3), 99.5))
+    plain = found["hyper_parameters"]
+    assert torch.equal(plain.pop("weights"), last["hyper_parameters"].pop("weights"))
+    assert plain.pop("array").tolist() == last["hyper_parameters"].pop("array").tolist()
+    assert plain == last["hyper_parameters"] and plain["first"] is plain["second"]
+    run(folder, "average", *[f"nested-{step}.pt" for step in range(200)], "-o", "nested.pth", "--uniform")
+    for options in [{"weights_only": True}, {"weights_only": True, "mmap": True}, {"weights_only": False}]:
+        nested = torch.load(folder / "nested.pth", **options)
+        assert nested["layers"][0].tolist() == [99.5, 99.5] and type(nested["layers"][1]) is tuple, nested
+        assert type(nested["head"]["w"]) is torch.nn.Parameter and nested["head"]["w"].requires_grad
+    run(folder, "average", *[f"nested-{step}.pt" for step in range(200)], "-o", "nested.npz", "--uniform")
+    assert set(np.load(folder / "nested.npz").files) == {"layers.0", "layers.1.0", "head.w"}
+    return 200
 
 
 def a_hostile_pickle_runs_nothing(folder):
@@ -243,6 +293,6 @@ CHECKS = [
     sharded_folders,
     memory_stays_below_a_quarter_of_a_model,
 ]
-TORCH_CHECKS = [pytorch_files_made_afresh, outputs_load_into_a_module, a_hostile_pickle_runs_nothing]
+TORCH_CHECKS = [pytorch_files_made_afresh, outputs_load_into_a_module, outputs_have_the_shape_of_their_inputs, a_hostile_pickle_runs_nothing]
 
 runner.run(TORCH_CHECKS if TORCH else CHECKS)

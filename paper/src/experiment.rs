@@ -173,7 +173,7 @@ impl Run<'_> {
         let mut average = Average::new(path.center());
         path.for_each(&mut |Iterate { weights, rate, step }| {
             // The last iterate has no rate of its own; with that of the others its row is like every row.
-            average.push(weights, optimizer.steady(self.l2, rate.unwrap_or(self.rate), step));
+            average.push(weights, optimizer.steady(self.l2, rate.unwrap_or(self.rate), step))?;
             visit(step as usize, weights, &average.normalized(), &average.regularized())
         })
     }

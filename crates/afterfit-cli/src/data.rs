@@ -26,7 +26,7 @@ fn names() -> PossibleValuesParser {
 
 pub(crate) fn run(command: &Command) -> Result<()> {
     let Command::Get(Get { name }) = command;
-    let folder = fetch(name.parse()?, &|message| eprintln!("{message}")).map_err(|error| match &error.hint {
+    let folder = fetch(name.parse()?, &|message| output::say(message)).map_err(|error| match &error.hint {
         Some(hint) => Advice::error(error.to_string(), hint.clone()),
         None => error.into(),
     })?;

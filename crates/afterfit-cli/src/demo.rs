@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Instant;
 
+use afterfit::files::atomic::Existing;
 use afterfit::fit::{ExactRun, Start, exact};
 use afterfit::learn::{ModelChoice, Settings, learn};
 use afterfit::objective::{Dense, Features, Glm};
@@ -11,9 +12,10 @@ use afterfit::select::{Rules, split};
 use afterfit::table::{Matrix, Table, Target};
 use anyhow::{Context, Result};
 
+use crate::evaluate::quote_if_needed;
 use crate::fit::summary;
 use crate::output;
-use crate::report::{self, Report};
+use crate::report;
 use crate::table::certainty;
 
 /// 1797 handwritten digits of 8×8 pixels, E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, CC BY 4.0, as
@@ -33,7 +35,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (pixels, labels) = digits()?;
     let read = start.elapsed().as_secs_f64();
     let strengths: Vec<f64> = (0..40).map(|i| 10_f64.powf(-5.0 + 5.0 * f64::from(i) / 39.0)).collect();
-    let settings = Settings { keep_path: true, ..Settings::new(ModelChoice::Softmax, strengths.clone()) };
+    let exactly = ExactRun { tolerance: Some(1e-11), ..ExactRun::default() };
+    let settings = Settings {
+        keep_path: true,
+        keep_held: report::ROWS,
+        exact: exactly.clone(),
+        ..Settings::new(ModelChoice::Softmax, strengths.clone())
+    };
     let features = || -> Result<Features<f64>> { Ok(Features::Dense(Dense::new(labels.len(), 64, pixels.clone())?)) };
     let target = Target::Numeric(labels.iter().map(|&label| f64::from(label)).collect());
     output::text("1797 handwritten digits, softmax: the exact model at 40 strengths λ, each with its certificate\n\n")?;
@@ -46,13 +54,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let labels: Vec<u32> = training.iter().map(|&row| labels[row]).collect();
     let glm = Glm::softmax(features()?.pick(&training), labels, 10, 0.0, true)?;
     let start = Instant::now();
-    let path = exact(&glm, &strengths, &ExactRun::default())?;
+    let path = exact(&glm, &strengths, &exactly)?;
     let together = start.elapsed().as_secs_f64();
     // (Every fourth is enough to tell.)
     let some: Vec<f64> = strengths.iter().copied().step_by(4).collect();
     let times = strengths.len() / some.len();
     let start = Instant::now();
-    let alone = exact(&glm, &some, &ExactRun { start: Start::Zero, ..ExactRun::default() })?;
+    let alone = exact(&glm, &some, &ExactRun { start: Start::Zero, ..exactly })?;
     let one_by_one = times as f64 * start.elapsed().as_secs_f64();
     let worst = path.certified.iter().map(|one| one.certificate.excess).fold(0.0, f64::max);
     output::text(&format!(
@@ -67,13 +75,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let folder: &Path = &args.folder;
     let (model, page) = (folder.join("digits.safetensors"), folder.join("report.html"));
     learned.model.save(&model)?;
-    let html = report::page(&Report {
-        title: "Handwritten digits, softmax",
-        learned: &learned,
-        names: None,
-        image: Some([8, 8]),
-    });
-    output::write_file(&page, html.as_bytes())?;
+    let command = format!("afterfit predict {} YOUR.npy --l2 {{l2}}", quote_if_needed(&model.display().to_string()));
+    let page_of = report::of_fit("Handwritten digits, softmax", &mut learned, None, Some([8, 8]), command)?;
+    let html = page_of.html()?;
+    output::write_file(&page, html.as_bytes(), Existing::Replace)?;
     output::text(&format!(
         "\nwrote {} and {}\nnext: afterfit fit YOUR.csv --target COLUMN\n",
         model.display(),

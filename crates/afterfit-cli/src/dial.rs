@@ -3,16 +3,22 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use afterfit::checkpoint::{Average, DialReading, Format};
+use afterfit::checkpoint::{Average, DialReading, Format, Layout, Series};
 use afterfit::dial::{Dial, DialFile};
-use afterfit::model::Model;
+use afterfit::model::{About, Model, ModelPath};
 use afterfit::weighting::gamma_of;
 use afterfit::{Answer, Family, Nodes, Target};
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::average::left_alone;
 use crate::layout::{AnswerArg, LayoutArgs, in_name};
-use crate::output::{Advice, json as print_json, progress_bar, require_outputs, short, text};
+use crate::output::{
+    Advice, Folders, existing, folder_of, is_empty_folder, json as print_json, note, progress_bar, require_outputs,
+    save, say, short, text, write_file,
+};
+use crate::page::Page;
+use crate::report::{self, Strength};
 use crate::strengths::Strengths;
 
 #[derive(clap::Subcommand)]
@@ -59,6 +65,13 @@ pub(crate) struct ReadArgs {
 pub(crate) struct InfoArgs {
     /// A dial.
     dial: PathBuf,
+    /// Write a page to look at: a slider for λ, and with it what the dial knows of each, how much every part of the run counts,
+    /// and, of a dial that `fit` wrote, the models. One file, for any browser, without a network.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Overwrite an existing page.
+    #[arg(long, requires = "report")]
+    force: bool,
     /// Print one line of JSON.
     #[arg(long)]
     json: bool,
@@ -99,15 +112,18 @@ fn row_json(reading: &DialReading) -> Value {
 fn read(args: &ReadArgs) -> Result<()> {
     let dial = DialFile::open(&args.dial)?;
     let series = dial.series(&args.dial);
-    let layout = args.layout.of(&args.output)?;
+    args.layout.require_known_ending(&args.output)?;
+    let layout = args.layout.of(&args.output, series.native_format(), args.force)?;
     if !args.quiet {
-        dial.texts("remarks").iter().for_each(|remark| eprintln!("note: {remark}"));
+        dial.texts("remarks").iter().chain(&series.notes).for_each(|remark| note(remark));
+        if let Some(left) = series.home.as_deref().filter(|_| series.writes_folders(&layout)).and_then(left_alone) {
+            note(&left);
+        }
     }
     let strengths = asked(args)?;
     let answer = Answer::from(args.answer);
-    let targets: Vec<Target> = strengths.iter().map(|asked| asked.target.clone()).collect();
     let readings: Vec<DialReading> =
-        targets.iter().map(|target| dial.reading(target, answer)).collect::<afterfit::Result<_>>()?;
+        strengths.iter().map(|asked| dial.reading(&asked.target, answer)).collect::<afterfit::Result<_>>()?;
     let folders = series.writes_folders(&layout);
     let paths: Vec<PathBuf> = match &strengths[..] {
         [_] => vec![args.output.clone()],
@@ -119,58 +135,36 @@ fn read(args: &ReadArgs) -> Result<()> {
             })
             .collect(),
     };
-    let mut made = false;
-    if strengths.len() > 1 {
-        if Format::of(&args.output) != Format::Safetensors
-            || args.output.extension().is_some_and(|e| e == "safetensors")
-        {
-            return Err(Advice::error(
-                format!("{} strengths do not fit one file, {}", strengths.len(), args.output.display()),
-                "name a folder",
-            ));
-        }
-        if !args.output.is_dir() {
-            std::fs::create_dir(&args.output).map_err(|error| {
-                Advice::error(format!("{}: {error}", args.output.display()), "name a folder that can be made")
-            })?;
-            made = true;
-        }
+    let is_file = Format::of(&args.output) != Format::Safetensors
+        || args.output.extension().is_some_and(|ending| ending == "safetensors");
+    if strengths.len() > 1 && is_file {
+        return Err(Advice::error(
+            format!("{} strengths do not fit one file, {}", strengths.len(), args.output.display()),
+            "name a folder",
+        ));
     }
-    if folders && paths.iter().any(|path| path.is_dir()) {
+    let made = Folders::make(if strengths.len() > 1 { &args.output } else { folder_of(&args.output) })?;
+    let taken = |path: &&PathBuf| path.is_dir() && !is_empty_folder(path);
+    if folders && paths.iter().any(|path| taken(&path)) {
         return Err(Advice::error("a folder of shards of that name exists already", "remove it, or name another"));
     }
-    require_outputs(&paths.iter().collect::<Vec<_>>(), &[&args.dial], args.force)?;
+    let files: Vec<&PathBuf> = paths.iter().filter(|path| !(folders && path.is_dir())).collect();
+    require_outputs(&files, &[&args.dial], args.force)?;
     let mut averages: Vec<Average> = paths
         .iter()
         .zip(strengths.iter().zip(&readings))
-        .map(|(path, (asked, reading))| {
-            let record = json!({
-                "kind": "average",
-                "version": env!("CARGO_PKG_VERSION"),
-                "strength": { asked.kind: asked.value },
-                "answer": answer,
-                "status": reading.status.standing,
-                "dial": args.dial.display().to_string(),
-                "certificate": reading.certificate,
-                "error": reading.error,
-                "remaining": reading.remaining,
-            });
-            Average { path: path.clone(), weights: Vec::new(), record: record.to_string() }
+        .map(|(path, (asked, reading))| Average {
+            path: path.clone(),
+            weights: Vec::new(),
+            record: record(asked, answer, reading, &args.dial),
         })
         .collect();
     let bar = progress_bar(series.model_bytes() * (dial.tracker.sums() as u64 + 2), args.quiet);
-    // Dials of a fit are read as models that `predict` takes, if nothing else is asked for.
-    let of_fit = dial.beside.other.contains_key("model");
-    let as_models = of_fit && answer == Answer::Regularized && layout.format == Format::Safetensors;
-    let written = match as_models.then(|| models(&args.dial, &strengths)).transpose()?.flatten() {
-        Some(models) => models.iter().zip(&paths).try_for_each(|(model, path)| model.save(path)),
-        None => dial.write(&series, &targets, answer, &mut averages, &layout, &|bytes| bar.inc(bytes)).map(|_| ()),
-    };
+    let written =
+        write(&dial, &args.dial, &series, &strengths, answer, &mut averages, &layout, &|bytes| bar.inc(bytes));
     bar.finish_and_clear();
-    if written.is_err() && made {
-        let _ = std::fs::remove_dir(&args.output);
-    }
     written?;
+    made.keep();
     let rows = || paths.iter().zip(strengths.iter().zip(&readings));
     if args.json {
         let row = |(path, (asked, reading)): (&PathBuf, (&Asked, &DialReading))| {
@@ -204,6 +198,96 @@ fn read(args: &ReadArgs) -> Result<()> {
     text(&out)
 }
 
+/// What a model's metadata says of it.
+fn record(asked: &Asked, answer: Answer, reading: &DialReading, dial: &Path) -> String {
+    let record = json!({
+        "kind": "average",
+        "version": env!("CARGO_PKG_VERSION"),
+        "strength": { asked.kind: asked.value },
+        "answer": answer,
+        "status": reading.status.standing,
+        "dial": dial.display().to_string(),
+        "certificate": reading.certificate,
+        "error": reading.error,
+        "remaining": reading.remaining,
+    });
+    record.to_string()
+}
+
+/// Writes the models where the averages say.
+#[allow(clippy::too_many_arguments)]
+fn write(
+    dial: &DialFile,
+    file: &Path,
+    series: &Series,
+    strengths: &[Asked],
+    answer: Answer,
+    averages: &mut [Average],
+    layout: &Layout,
+    progress: &(dyn Fn(u64) + Sync),
+) -> afterfit::Result<()> {
+    // Dials of a fit are read as models that `predict` takes, if nothing else is asked for.
+    let of_fit = dial.beside.other.contains_key("model");
+    let as_models = of_fit && answer == Answer::Regularized && layout.format == Format::Safetensors;
+    if let Some(models) = as_models.then(|| models(file, strengths)).transpose()?.flatten() {
+        return models.iter().zip(averages).try_for_each(|(model, at)| model.save_as(&at.path, layout.existing));
+    }
+    let targets: Vec<Target> = strengths.iter().map(|asked| asked.target.clone()).collect();
+    dial.write(series, &targets, answer, averages, layout, progress).map(|_| ())
+}
+
+/// Writes the model at one λ into a folder, in the form that `average` writes; returns where it is.
+pub(crate) fn write_one(dial: &DialFile, file: &Path, l2: f64, folder: &Path, layout: &Layout) -> Result<PathBuf> {
+    let series = dial.series(file);
+    let answer = Answer::Regularized;
+    let asked = Asked { kind: "l2", value: l2, target: Target::L2(l2) };
+    let name = format!("l2-{}", in_name(l2));
+    let folders = series.writes_folders(layout);
+    let path = folder.join(if folders { name } else { format!("{name}.{}", layout.format.ending()) });
+    let reading = dial.reading(&asked.target, answer)?;
+    let record = record(&asked, answer, &reading, file);
+    let mut averages = [Average { path: path.clone(), weights: Vec::new(), record }];
+    write(dial, file, &series, &[asked], answer, &mut averages, layout, &|_| ())?;
+    Ok(path)
+}
+
+/// Strengths that a page shows of a dial.
+const SHOWN: usize = 41;
+
+/// What a dial knows of a λ before its model is read.
+pub(crate) fn strength(dial: &DialFile, l2: f64) -> Result<Strength> {
+    let reading = dial.reading(&Target::L2(l2), Answer::Regularized)?;
+    Ok(Strength { l2, score: None, error: Some(reading.error), remaining: Some(reading.remaining) })
+}
+
+/// The page of a dial. Only λ has one.
+pub(crate) fn page(dial: &DialFile, file: &Path) -> Result<Page> {
+    let Some(nodes) = dial.tracker.nodes().iter().find(|nodes| nodes.family() == Family::L2) else {
+        return Err(Advice::error(
+            format!("{} spans no strengths λ, and a page shows those", file.display()),
+            "leave the page out; dial info says what it spans",
+        ));
+    };
+    let (from, to) = nodes.range();
+    let at = |i: usize| (from * (to / from).powf(i as f64 / (SHOWN - 1) as f64)).clamp(from, to);
+    let l2: Vec<f64> = (0..SHOWN).map(at).collect();
+    let strengths = l2.iter().map(|&l2| strength(dial, l2)).collect::<Result<Vec<_>>>()?;
+    let worst = l2.iter().map(|&l2| dial.reading(&Target::L2(l2), Answer::Regularized).map(|reading| reading.status));
+    let worst = worst.collect::<afterfit::Result<Vec<_>>>()?.into_iter().max_by_key(|status| status.standing);
+    let status = worst.unwrap_or(dial.tracker.path(0).status());
+    let name = crate::evaluate::quote_if_needed(&file.display().to_string());
+    let command = format!("afterfit dial read {name} --l2 {{l2}} -o model.safetensors");
+    let title = format!("The dial {}", file.file_name().unwrap_or_default().to_string_lossy());
+    let mut page = report::of_run(&title, &strengths, status, command, &dial.texts("remarks"));
+    page.averaging = report::averaging(dial.tracker.path(dial.tracker.leader(0)), &l2)?;
+    let about = dial.beside.other.get("model").and_then(|about| serde_json::from_value::<About>(about.clone()).ok());
+    let Some(about) = about else { return Ok(page) };
+    match ModelPath::of_dial(&mut Dial::load(file)?)? {
+        Some(path) => Ok(report::of_fitted_dial(page, &about, &path)),
+        None => Ok(page),
+    }
+}
+
 /// The models of a dial that `fit` wrote, at every λ asked for; nothing if it is another dial, or not λ that is asked for.
 fn models(path: &Path, strengths: &[Asked]) -> afterfit::Result<Option<Vec<Model>>> {
     let mut dial = Dial::load(path)?;
@@ -228,10 +312,19 @@ fn sample(nodes: &Nodes) -> Vec<(f64, Target)> {
 }
 
 fn info(args: &InfoArgs) -> Result<()> {
+    let outputs: Vec<&PathBuf> = args.report.iter().collect();
+    require_outputs(&outputs, &[&args.dial], args.force)?;
     let dial = DialFile::open(&args.dial)?;
+    if let Some(file) = &args.report {
+        let html = page(&dial, &args.dial)?.html()?;
+        save(file, |file| write_file(file, html.as_bytes(), existing(args.force)))?;
+        if !args.json {
+            say(&format!("wrote the report to {}", file.display()));
+        }
+    }
     let remarks = dial.texts("remarks");
     if !args.json {
-        remarks.iter().for_each(|remark| eprintln!("note: {remark}"));
+        remarks.iter().for_each(|remark| note(remark));
     }
     let tracker = &dial.tracker;
     let numbers: usize = dial.parts.iter().map(afterfit::dial::Part::len).sum();
@@ -260,7 +353,7 @@ fn info(args: &InfoArgs) -> Result<()> {
             tracker.paths().iter().map(|path| json!({ "optimizer": path.optimizer, "rates": path.rates })).collect();
         return print_json(&json!({
             "families": families, "groups": groups, "group_masses": tracker.group_masses(), "steps": tracker.steps(),
-            "precision": dial.precision, "reach": reach, "tensors": dial.parts.len(), "numbers": numbers,
+            "precision": dial.rounding.precision, "reach": reach, "tensors": dial.parts.len(), "numbers": numbers,
             "remarks": remarks, "checkpoints": dial.texts("checkpoints"),
         }));
     }

@@ -28,19 +28,20 @@ pub(crate) fn require_place(command: &str) -> Result<()> {
     ))
 }
 
-/// Runs the command on each file; the last number it prints, or what went wrong.
-pub(crate) fn run(command: &str, files: &[&Path], quiet: bool) -> Vec<Result<f64, String>> {
-    let score = |file: &&Path| {
-        let line = command.replace("{}", &quote(&file.display().to_string()));
-        let run = || Command::new("sh").arg("-c").arg(&line).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-        let done = working(&format!("evaluating {}", file.display()), quiet, run).map_err(|error| error.to_string())?;
-        if !done.status.success() {
-            return Err(format!("the command ended with {}", done.status));
-        }
-        last_number(&String::from_utf8_lossy(&done.stdout))
-            .ok_or_else(|| "the last number the command printed is none, or not finite".to_owned())
+/// Runs the command on a file; the last number it prints, or what went wrong.
+pub(crate) fn run(command: &str, file: &Path, quiet: bool) -> Result<f64, String> {
+    let line = command.replace("{}", &quote(&file.display().to_string()));
+    let run = || {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(&line).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        crate::signals::unblocked(|| shell.spawn())?.wait_with_output()
     };
-    files.iter().map(score).collect()
+    let done = working(&format!("evaluating {}", file.display()), quiet, run).map_err(|error| error.to_string())?;
+    if !done.status.success() {
+        return Err(format!("the command ended with {}", done.status));
+    }
+    last_number(&String::from_utf8_lossy(&done.stdout))
+        .ok_or_else(|| "the last number the command printed is none, or not finite".to_owned())
 }
 
 /// The place of the best score.
@@ -54,6 +55,12 @@ pub(crate) fn best(scores: impl Iterator<Item = Option<f64>>, best: Best) -> Opt
 /// For a shell: nothing in a name can end the quotes.
 fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// The same, as it is where a shell takes it as it is.
+pub(crate) fn quote_if_needed(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) { text.to_owned() } else { quote(text) }
 }
 
 fn last_number(text: &str) -> Option<f64> {

@@ -5,19 +5,21 @@ mod streamed;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use afterfit::files::text::shown;
 use afterfit::fit::{AveragedRun, ExactRun, RidgeRun};
-use afterfit::learn::{Learned, ModelChoice, Row, Seconds, Settings, Validation, learn};
+use afterfit::learn::{ClassWeight, Learned, ModelChoice, Row, Seconds, Settings, Validation, learn};
 use afterfit::metrics::Scoring;
 use afterfit::objective::Kernel;
 use afterfit::run::Method;
-use afterfit::table::{Alike, ColumnRecipe, Format, Missing, Table, TableError, TableOptions, Target, Unseen};
+use afterfit::table::{Alike, Format, Missing, Table, TableError, TableOptions, Target, Unseen};
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::host::Host;
 use crate::optimizer::OptimizerArgs;
-use crate::output::{self, Advice, short};
-use crate::report::{self, Report};
+use crate::output::{self, Advice, Inputs, short};
+use crate::report;
 use crate::strengths::Strengths;
 use crate::table;
 
@@ -49,7 +51,7 @@ enum KernelName {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ClassWeight {
+enum ClassWeightArg {
     /// Every class has the same weight in all.
     Balanced,
 }
@@ -64,9 +66,12 @@ pub(crate) struct Args {
     /// Whether the target is classes or a number, if the guess is wrong.
     #[arg(long, value_enum, value_name = "KIND")]
     target_as: Option<TargetKind>,
-    /// Columns to leave out, separated by commas.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    drop: Vec<String>,
+    /// Columns to leave out, separated by commas; more than once if need be. A name with a comma goes in quotes: '"a, b",c'.
+    #[arg(long, value_name = "NAMES", value_parser = column_names)]
+    drop: Vec<Names>,
+    /// Memory that reading the table may take, such as 5GB (default: 64 MB and 8 times what is in the file).
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<output::Bytes>,
     /// The file's format, if its name does not tell.
     #[arg(long, value_parser = crate::strengths::one_of::<Format>(&Format::NAMES))]
     format: Option<Format>,
@@ -105,7 +110,7 @@ pub(crate) struct Args {
     weights: Option<String>,
     /// How much each class counts in training.
     #[arg(long, value_enum, value_name = "HOW")]
-    class_weight: Option<ClassWeight>,
+    class_weight: Option<ClassWeightArg>,
     /// The optimizer (default: preconditioned descent for linear and kernel, nesterov for --average-only).
     #[arg(long, value_name = "NAME", value_parser = ["sgd", "preconditioned", "heavy-ball", "nesterov", "nesterov-paper"])]
     optimizer: Option<String>,
@@ -139,7 +144,7 @@ pub(crate) struct Args {
     /// Fit an intercept, which is never penalized.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     bias: bool,
-    /// Softmax, poisson: how exact every λ must be: the excess loss it may be left with, as a share of what the features gain [default: 1e-9, 3e-6 for float32 data].
+    /// Softmax, poisson: how exact every λ must be: the excess loss it may be left with, as a share of what the features gain [default: 1e-8, 3e-6 for float32 data].
     #[arg(long, value_name = "E", conflicts_with = "average_only")]
     tolerance: Option<f64>,
     /// Softmax: averages of one training run instead of the exact path (the paper's way: approximations, in a fraction of the time).
@@ -163,7 +168,7 @@ pub(crate) struct Args {
     /// Save the model at the best λ; it holds the whole path, so that `predict --l2` can take any other (not with --average-only: see --dial).
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write a page with curves, weights and the table.
+    /// Write a page to look at: a slider for λ, and with it the curves, the weights and some predictions. One file, for any browser, without a network.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// --average-only: save the dial, from which any λ of the range can be read.
@@ -194,26 +199,28 @@ struct Output<'a> {
     scoring: Option<String>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, host: &Host<'_>) -> Result<()> {
     let outputs: Vec<&PathBuf> = [&args.output, &args.report, &args.dial].into_iter().flatten().collect();
     let inputs: Vec<&PathBuf> = std::iter::once(&args.data).chain(&args.test).collect();
     output::require_outputs(&outputs, &inputs, args.force)?;
     let say = |text: &str| {
         if !args.quiet {
-            eprintln!("{text}");
+            output::say(text);
         }
     };
     let start = Instant::now();
     let options = TableOptions {
         format: args.format,
         target: args.target.clone(),
-        drop: args.drop.clone(),
+        drop: args.drop.iter().flat_map(|names| names.0.clone()).collect(),
         missing: Some(args.missing).filter(|missing| *missing != Missing::Error),
         weights: args.weights.clone(),
         group: args.group.clone(),
+        max_memory: args.max_memory.map(|size| size.0),
     };
+    let inputs = Inputs::of(&inputs);
     if let Some(stream) = streamed::survey(args, &options)? {
-        return streamed::run(args, &stream, start.elapsed().as_secs_f64());
+        return streamed::run(args, host, &stream, start.elapsed().as_secs_f64(), &inputs);
     }
     let table =
         output::working("reading", args.quiet, || Table::read(&args.data, &options)).map_err(|e| explain(e.into()))?;
@@ -224,31 +231,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         say(&format!("left out {left} of {} rows with missing values", rows + left));
     }
     say(&format!("read {} rows × {columns} features from {} in {:.2} s", rows, args.data.display(), read_seconds));
-    for column in table.columns.recipe.iter().flat_map(|recipe| &recipe.columns) {
-        if let ColumnRecipe::Categorical { name, values } = column
-            && values.len() > 20
-            && 2 * values.len() > rows
-        {
-            say(&format!(
-                "warning: column \"{name}\" holds {} different texts in {rows} rows, like \"{}\": each becomes a feature; numbers must be written without separators or units, identifiers are best left out (--drop)",
-                values.len(),
-                values[0]
-            ));
-        }
-    }
+    table.notes.iter().for_each(|note| say(&format!("warning: {note}")));
     let (model, name, why) = choose_model(args, &table)?;
     refuse_pointless(args, model, treat_as_classes(args, &table.target))?;
     say(&format!("model: {name} ({why})"));
     let settings = settings(args, model, validation(args, &table)?, treat_as_classes(args, &table.target))?;
+    // (Both tables are in memory by now.)
+    inputs.require_unchanged()?;
     let (names, image) = (table.feature_names(), table.image);
     let mut learned = output::working("training", args.quiet, || learn(table, &settings)).map_err(explain)?;
     learned.seconds.read = read_seconds;
-    finish(args, learned, name, names.as_deref(), image)
+    finish(args, host, learned, name, names.as_deref(), image)
 }
 
 /// Writes what was asked for and prints the path.
 fn finish(
     args: &Args,
+    host: &Host<'_>,
     mut learned: Learned,
     name: &'static str,
     names: Option<&[String]>,
@@ -256,21 +255,29 @@ fn finish(
 ) -> Result<()> {
     let say = |text: &str| {
         if !args.quiet {
-            eprintln!("{text}");
+            output::say(text);
         }
     };
+    let existing = output::existing(args.force);
     if let Some(file) = &args.output {
-        learned.model.save(file)?;
+        output::save(file, |file| learned.model.save_as(file, existing))?;
         say(&format!("wrote the model to {}", file.display()));
     }
     if let (Some(file), Some(dial)) = (&args.dial, &mut learned.dial) {
-        dial.save(file)?;
+        output::save(file, |file| dial.save_as(file, existing))?;
         say(&format!("wrote the dial to {}", file.display()));
     }
     if let Some(file) = &args.report {
         let title = format!("{name} model of {}", args.data.file_name().unwrap_or_default().to_string_lossy());
-        let page = report::page(&Report { title: &title, learned: &learned, names, image });
-        output::write_file(file, page.as_bytes())?;
+        let without = ["-o", "--output", "--report", "--dial", "--l2"];
+        let command = report::command(
+            &host.line,
+            &without,
+            &["--json", "--force", "-q", "--quiet"],
+            "--l2 {l2} -o model.safetensors",
+        );
+        let page = report::of_fit(&title, &mut learned, names, image, command)?.html()?;
+        output::save(file, |file| output::write_file(file, page.as_bytes(), existing))?;
         say(&format!("wrote the report to {}", file.display()));
     }
     if args.json {
@@ -350,6 +357,15 @@ fn advise(error: &TableError) -> Option<anyhow::Error> {
                 format!("it looks like an identifier: leave it out with --drop {column}"),
             ));
         }
+        TableError::Written { column, .. } => {
+            let hint =
+                format!("write them as plain numbers (1.5, 0.12, 5), or leave the column out with --drop {column}");
+            return Some(Advice::error(error.to_string(), hint));
+        }
+        TableError::TooManyClasses { .. } => {
+            "check --target: an identifier or a free text is no class; rare classes can be written as one"
+        }
+        TableError::TooLarge { .. } => "if you trust the file, raise the limit with --max-memory 20GB",
         TableError::MostlyNumbers { column, .. } => {
             let hint = format!(
                 "mend them, leave the field empty (see --missing), or leave the column out with --drop {column}"
@@ -429,6 +445,26 @@ fn choose_model(args: &Args, table: &Table) -> Result<(ModelChoice, &'static str
     })
 }
 
+/// Names of columns.
+#[derive(Debug, Clone)]
+pub(crate) struct Names(pub(crate) Vec<String>);
+
+/// Names separated by commas, some of them in quotes.
+fn column_names(text: &str) -> Result<Names, String> {
+    let (mut names, mut quoted) = (vec![String::new()], false);
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let name = names.last_mut().ok_or("no name")?;
+        match letter {
+            '"' if quoted && letters.next_if_eq(&'"').is_some() => name.push('"'),
+            '"' if quoted || name.is_empty() => quoted = !quoted,
+            ',' if !quoted => names.push(String::new()),
+            letter => name.push(letter),
+        }
+    }
+    if quoted { Err(format!("a quote in `{text}` is never closed")) } else { Ok(Names(names)) }
+}
+
 /// An option that would be ignored is a misunderstanding worth an error.
 fn refuse_pointless(args: &Args, model: ModelChoice, as_classes: bool) -> Result<()> {
     let kernel = matches!(model, ModelChoice::Kernel(_));
@@ -477,11 +513,12 @@ fn validation(args: &Args, table: &Table) -> Result<Validation> {
             // An npz array goes by the same name in both; an IDX or npy target names the training table's own file.
             let by_name = matches!(args.format.or(Format::of(file).ok()), Some(Format::Npz));
             let named = args.test_target.as_deref().or(args.target.as_deref().filter(|_| by_name));
-            let Alike { features, target, left_out, unseen, weights } =
-                table.read_alike(file, args.format, named).map_err(|e| explain(e.into()))?;
+            let Alike { features, target, left_out, unseen, weights } = table
+                .read_alike(file, args.format, named, args.max_memory.map(|size| size.0))
+                .map_err(|e| explain(e.into()))?;
             warn_unseen(&unseen, args.quiet);
             if !left_out.is_empty() && !args.quiet {
-                eprintln!("{}: left out {} rows with missing values", file.display(), left_out.len());
+                output::say(&format!("{}: left out {} rows with missing values", file.display(), left_out.len()));
             }
             let target = target.ok_or_else(|| {
                 Advice::error(
@@ -531,7 +568,10 @@ fn settings(args: &Args, model: ModelChoice, validation: Validation, classes: bo
         repeats: args.repeats,
         stratify: args.stratify,
         scoring: args.scoring,
-        balanced: args.class_weight == Some(ClassWeight::Balanced),
+        class_weight: match args.class_weight {
+            Some(ClassWeightArg::Balanced) => ClassWeight::Balanced,
+            None => ClassWeight::Rows,
+        },
         bias: args.bias,
         standardize: args.standardize,
         ridge: RidgeRun { optimizer: ridge, rate: args.rate, steps: args.steps, ..RidgeRun::default() },
@@ -539,7 +579,8 @@ fn settings(args: &Args, model: ModelChoice, validation: Validation, classes: bo
         average_only: args.average_only.then_some(averaged),
         seed: args.seed,
         classes,
-        keep_path: args.output.is_some() && !args.average_only,
+        keep_path: (args.output.is_some() || args.report.is_some()) && !args.average_only,
+        keep_held: if args.report.is_some() { report::ROWS } else { 0 },
         ..Settings::new(model, args.l2.values().to_vec())
     })
 }
@@ -547,9 +588,11 @@ fn settings(args: &Args, model: ModelChoice, validation: Validation, classes: bo
 /// What users should hear of texts that a model does not know.
 pub(crate) fn warn_unseen(unseen: &[Unseen], quiet: bool) {
     for unseen in unseen.iter().filter(|_| !quiet) {
-        eprintln!(
+        output::say(&format!(
             "warning: column \"{}\": {} row(s) hold texts the model does not know (\"{}\", for one); they count as none of the known ones",
-            unseen.column, unseen.count, unseen.example
-        );
+            shown(&unseen.column),
+            unseen.count,
+            shown(&unseen.example)
+        ));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use afterfit::files::text::shown;
 use anyhow::Result;
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use crate::output::{json, text};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A .safetensors or .dial file, a PyTorch checkpoint, an .npz, or the folder of a sharded one.
+    /// A .safetensors or .dial file, a PyTorch checkpoint, an .npz, or the folder of a sharded or distributed one.
     file: PathBuf,
     /// Print one line of JSON.
     #[arg(long)]
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         "{}: {}, {} tensor(s), {} bytes\n",
         args.file.display(),
         match (kind, &contents.training) {
-            (Some(kind), _) => format!("afterfit {kind}"),
+            (Some(kind), _) => format!("afterfit {}", shown(kind)),
             (None, None) => "safetensors".to_owned(),
             (None, Some(_)) => "checkpoint".to_owned(),
         },
@@ -42,10 +43,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
-                    listing.push_str(&format!("  {name}: {}\n", cut(&value.to_string())));
+                    listing.push_str(&format!("  {}: {}\n", shown(name), cut(&value.to_string())));
                 }
             }
-            other => listing.push_str(&format!("  {key}: {}\n", cut(&other.to_string()))),
+            other => listing.push_str(&format!("  {}: {}\n", shown(key), cut(&other.to_string()))),
         }
     }
     if let Some(training) = &contents.training {
@@ -61,7 +62,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     for tensor in contents.tensors.iter().take(MOST_TENSORS) {
-        listing.push_str(&format!("  {:<5} {:<20} {}\n", tensor.dtype, format!("{:?}", tensor.shape), tensor.name));
+        listing.push_str(&format!(
+            "  {:<5} {:<20} {}\n",
+            tensor.dtype,
+            format!("{:?}", tensor.shape),
+            shown(&tensor.name)
+        ));
     }
     if contents.tensors.len() > MOST_TENSORS {
         listing.push_str(&format!("  … {} more (--json lists all)\n", contents.tensors.len() - MOST_TENSORS));

@@ -5,8 +5,9 @@ use afterfit::plan::{Plan, plan};
 use afterfit::{Family, PathInfo};
 use anyhow::Result;
 
+use crate::host::Host;
 use crate::optimizer::OptimizerArgs;
-use crate::output::{Advice, Bytes, json, short, text};
+use crate::output::{Advice, Bytes, short};
 use crate::strengths::Strengths;
 
 /// A plan looks at every step for every node and strength: a bound on its time.
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
     let (from, to) = args.l2.ends();
     if args.steps > MOST_STEPS {
         return Err(Advice::error(
@@ -47,10 +48,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let path = PathInfo::new(args.optimizer.named("sgd", None)?, args.rate.rates(args.steps)?);
     let found = plan(Family::L2, from, to, &path, args.params as usize, args.tolerance)?;
     if args.json {
-        return json(&found);
+        return host.json(&found);
     }
     let Plan { nodes, certificate, bytes } = found;
-    text(&format!(
+    host.text(&format!(
         "nodes        {nodes}\ncertificate  {} (no weight is off by more than this share of the farthest any weight moves)\nmemory       {} for the sums in f64\n",
         short(certificate),
         Bytes(bytes)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use afterfit::learn::in_file;
 use afterfit::model::{Kind, Model, argmax, probabilities};
 use afterfit::table::{Alike, Format};
 use anyhow::Result;
@@ -10,7 +11,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use crate::fit::{explain, warn_unseen};
-use crate::output;
+use crate::output::{self, Inputs, json_text};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Style {
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// The table's format, if its name does not tell.
     #[arg(long, value_parser = crate::strengths::one_of::<Format>(&Format::NAMES))]
     format: Option<Format>,
+    /// Memory that reading the table may take, such as 5GB (default: 64 MB and 8 times what is in the file).
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<output::Bytes>,
     /// Another λ of the path that the model holds: a number, best or 1se [default: best].
     #[arg(long, value_name = "L2")]
     l2: Option<Strength>,
@@ -54,15 +58,19 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let outputs: Vec<&PathBuf> = args.output.iter().collect();
     output::require_outputs(&outputs, &[&args.data, &args.model], args.force)?;
+    let inputs = Inputs::of(&[&args.data, &args.model]);
     let model = at(Model::load(&args.model)?, args.l2)?;
     let about = &model.about;
-    let Alike { features, left_out, unseen, .. } =
-        about.columns.read(&args.data, args.format, None, None).map_err(|error| explain(error.into()))?;
+    let Alike { features, left_out, unseen, .. } = about
+        .columns
+        .read(&args.data, args.format, None, None, args.max_memory.map(|size| size.0))
+        .map_err(|error| explain(error.into()))?;
+    inputs.require_unchanged()?;
     warn_unseen(&unseen, args.quiet);
     let scores = model.scores(&features)?;
     if !left_out.is_empty() && !args.quiet {
         let rows = left_out.len() + scores.len() / about.outputs;
-        eprintln!("{} of {rows} rows have missing values: their predictions are empty", left_out.len());
+        output::say(&format!("{} of {rows} rows have missing values: their predictions are empty", left_out.len()));
     }
     if let Some(at) = scores.iter().position(|score| !score.is_finite()) {
         let row = in_file(at / about.outputs, &left_out) + 1;
@@ -85,11 +93,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 ));
             }
             if args.style == Style::Csv {
-                text.push_str(&csv_line(std::iter::once(name.as_str())));
+                text.push_str(&csv_line(std::iter::once(csv_text(&name))));
             }
             lines.extend(scores.iter().map(|score| match args.style {
-                Style::Csv => csv_line(std::iter::once(score.to_string().as_str())),
-                Style::Jsonl => format!("{}\n", Value::Object(Map::from_iter([(name.clone(), Value::from(*score))]))),
+                Style::Csv => csv_line(std::iter::once(score.to_string())),
+                Style::Jsonl => json_line(Map::from_iter([(name.clone(), Value::from(*score))])),
             }));
         }
         Some(classes) => {
@@ -105,17 +113,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             if args.style == Style::Csv {
                 let columns: Vec<String> = match args.probabilities {
-                    true => classes.iter().map(|class| format!("p({class})")).collect(),
+                    true => classes.iter().map(|class| csv_text(&format!("p({class})"))).collect(),
                     false => Vec::new(),
                 };
-                text.push_str(&csv_line(std::iter::once(name.as_str()).chain(columns.iter().map(String::as_str))));
+                text.push_str(&csv_line(std::iter::once(csv_text(&name)).chain(columns)));
             }
             for (row, &class) in scores.chunks_exact(outputs).zip(&found) {
                 let shown = if args.probabilities { row } else { &[] };
                 lines.push(match args.style {
                     Style::Csv => {
-                        let numbers: Vec<String> = shown.iter().map(|p| p.to_string()).collect();
-                        csv_line(std::iter::once(classes[class].as_str()).chain(numbers.iter().map(String::as_str)))
+                        let numbers = shown.iter().map(ToString::to_string);
+                        csv_line(std::iter::once(csv_text(&classes[class])).chain(numbers))
                     }
                     Style::Jsonl => {
                         let mut object = Map::from_iter([(name.clone(), Value::from(classes[class].clone()))]);
@@ -123,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                             let pairs = classes.iter().zip(shown).map(|(class, p)| (class.clone(), Value::from(*p)));
                             object.insert("probabilities".into(), Value::Object(pairs.collect()));
                         }
-                        format!("{}\n", Value::Object(object))
+                        json_line(object)
                     }
                 });
             }
@@ -135,7 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let commas = if args.probabilities { outputs } else { 0 };
             format!("\"\"{}\n", ",".repeat(commas))
         }
-        Style::Jsonl => format!("{}\n", Value::Object(Map::from_iter([(name, Value::Null)]))),
+        Style::Jsonl => json_line(Map::from_iter([(name, Value::Null)])),
     };
     let (mut lines, mut left_out) = (lines.into_iter(), left_out.into_iter().peekable());
     for row in 0.. {
@@ -148,8 +156,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     match &args.output {
-        Some(file) => output::write_file(file, text.as_bytes()),
-        None => output::text(&text),
+        Some(file) => output::write_file(file, text.as_bytes(), output::existing(args.force)),
+        None => output::data(&text),
     }
 }
 
@@ -193,19 +201,23 @@ fn at(model: Model, strength: Option<Strength>) -> Result<Model> {
     Ok(model.at(l2)?)
 }
 
-/// Where the row of this place among those kept lies in the file.
-fn in_file(place: usize, left_out: &[usize]) -> usize {
-    left_out.iter().fold(place, |row, &skipped| if skipped <= row { row + 1 } else { row })
+/// One line of JSON.
+fn json_line(object: Map<String, Value>) -> String {
+    format!("{}\n", json_text(&Value::Object(object).to_string()))
+}
+
+/// A text as a field: without control characters (line breaks and tabs are text), and never the start of a formula. A
+/// spreadsheet computes fields that start with one of `= + - @`; a `'` in front makes them text. Numbers are numbers.
+fn csv_text(text: &str) -> String {
+    let plain = afterfit::files::text::plain(text, &['\n', '\r', '\t']);
+    let is_formula = plain.starts_with(['=', '+', '-', '@', '\t', '\r']) && plain.trim().parse::<f64>().is_err();
+    if is_formula { format!("'{plain}") } else { plain.into_owned() }
 }
 
 /// One CSV line, quoted where it must be.
-fn csv_line<'a>(fields: impl Iterator<Item = &'a str>) -> String {
+fn csv_line(fields: impl Iterator<Item = String>) -> String {
     let quoted = fields.map(|field| {
-        if field.contains([',', '"', '\n', '\r']) {
-            format!("\"{}\"", field.replace('"', "\"\""))
-        } else {
-            field.to_owned()
-        }
+        if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
     });
     format!("{}\n", quoted.collect::<Vec<_>>().join(","))
 }

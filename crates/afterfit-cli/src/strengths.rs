@@ -73,6 +73,11 @@ fn log_grid(from: f64, to: f64, count: usize) -> Result<Vec<f64>, String> {
     if !(2..=MOST_POINTS).contains(&count) {
         return Err(format!("{count} points: a range needs from 2 to {MOST_POINTS}"));
     }
+    if !(to / from).is_finite() {
+        return Err(format!(
+            "the range {from:e}..{to:e} spans more than 308 decades, more than a number can: bring its ends closer together, such as 1e-8..1e4"
+        ));
+    }
     let step = (to / from).ln() / (count - 1) as f64;
     let point = |i: usize| match i {
         0 => from,
@@ -120,6 +125,7 @@ mod tests {
             "0..1",
             "1e-3..1:9999999",
             "1e-5...1",
+            "1e-300..1e90:5",
         ] {
             assert!(parse(text).is_err(), "{text}");
         }

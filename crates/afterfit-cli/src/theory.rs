@@ -6,7 +6,8 @@ use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use serde_json::json as object;
 
-use crate::output::{Advice, json, short, text};
+use crate::host::Host;
+use crate::output::{Advice, short};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -110,15 +111,15 @@ pub(crate) struct Flow {
     json: bool,
 }
 
-pub(crate) fn run(command: &Command) -> Result<()> {
+pub(crate) fn run(command: &Command, host: &mut Host<'_>) -> Result<()> {
     match command {
-        Command::Bound(args) => bound(args),
-        Command::Bracket(args) => bracket(args),
-        Command::Flow(args) => flow(args),
+        Command::Bound(args) => bound(args, host),
+        Command::Bracket(args) => bracket(args, host),
+        Command::Flow(args) => flow(args, host),
     }
 }
 
-fn bound(args: &Bound) -> Result<()> {
+fn bound(args: &Bound, host: &mut Host<'_>) -> Result<()> {
     let setting = Setting {
         rate: args.rate,
         largest_rate: args.largest_rate.unwrap_or(args.rate),
@@ -152,9 +153,9 @@ fn bound(args: &Bound) -> Result<()> {
         }
     };
     if args.json {
-        return json(&object!({ "epsilon": epsilon }));
+        return host.json(&object!({ "epsilon": epsilon }));
     }
-    text(&format!("with probability {}, ‖P·w̃ − E[P·w̃]‖ ≤ {}\n", short(1.0 - args.delta), short(epsilon)))
+    host.text(&format!("with probability {}, ‖P·w̃ − E[P·w̃]‖ ≤ {}\n", short(1.0 - args.delta), short(epsilon)))
 }
 
 #[derive(Serialize)]
@@ -164,21 +165,21 @@ struct BracketOutput {
     theorem: bool,
 }
 
-fn bracket(args: &Bracket) -> Result<()> {
+fn bracket(args: &Bracket, host: &mut Host<'_>) -> Result<()> {
     let found = theory::bracket(args.rate, args.l2, args.alpha, args.beta, args.separable)?;
     let theory::Bracket { lambda_1, lambda_2, theorem, .. } = found;
     if args.json {
-        return json(&BracketOutput { lambda_1, lambda_2, theorem });
+        return host.json(&BracketOutput { lambda_1, lambda_2, theorem });
     }
     let standing = if theorem {
         "a theorem for separable losses, entry by entry"
     } else {
         "not a theorem for this loss: the proof covers separable losses (--separable), and others can leave the box"
     };
-    text(&format!("between the strengths {} and {}\n{standing}\n", short(lambda_2), short(lambda_1)))
+    host.text(&format!("between the strengths {} and {}\n{standing}\n", short(lambda_2), short(lambda_1)))
 }
 
-fn flow(args: &Flow) -> Result<()> {
+fn flow(args: &Flow, host: &mut Host<'_>) -> Result<()> {
     let (path, regularized, mass) = match args.alpha {
         None => (
             flow::gradient(args.eigenvalue, args.time)?,
@@ -196,9 +197,9 @@ fn flow(args: &Flow) -> Result<()> {
         Some(alpha) => flow::nesterov_averaged(args.eigenvalue, alpha, args.l2, args.time)?,
     };
     if args.json {
-        return json(&object!({ "path": path, "regularized": regularized, "averaged": averaged, "mass": mass }));
+        return host.json(&object!({ "path": path, "regularized": regularized, "averaged": averaged, "mass": mass }));
     }
-    text(&format!(
+    host.text(&format!(
         "per unit of the linear term a, at time {}:\npath w         {}\nregularized ŵ  {}\naveraged w̃     {}\nmass P         {}\n",
         short(args.time),
         short(path),

@@ -8,8 +8,9 @@ use afterfit::{Answer, PathInfo, Standing};
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::host::Host;
 use crate::optimizer::OptimizerArgs;
-use crate::output::{Advice, json, short, text};
+use crate::output::{Advice, short};
 
 /// More steps than a listing can hold.
 const MOST_STEPS: u64 = 10_000_000;
@@ -42,7 +43,7 @@ struct Output {
     exact: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
     let optimizer = args.optimizer.named("sgd", None)?;
     if args.steps > MOST_STEPS {
         return Err(Advice::error(
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let remaining = weights.pop().unwrap_or(1.0);
     let output = Output { l2: args.l2, ratio, weights, remaining, exact: path.status().standing == Standing::Exact };
     if args.json {
-        return json(&output);
+        return host.json(&output);
     }
     let (penalty, l2) = (optimizer.penalty(), short(args.l2));
     let how = match (output.exact, path.status()) {
@@ -82,5 +83,5 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let _ = writeln!(table, "   …  {} more (--json lists all)", output.weights.len() - shown);
     }
     let _ = writeln!(table, "{:>4}  {remaining:.6e}  what remains, given to the last iterate", args.steps);
-    text(&table)
+    host.text(&table)
 }

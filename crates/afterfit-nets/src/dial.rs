@@ -6,7 +6,7 @@ use std::path::Path;
 use afterfit::dial::{Beside, DialDraft, Part, Reading};
 use afterfit::files::dial_file::Copy;
 use afterfit::sums::{NotFinite, Sums};
-use afterfit::tracker::Precision;
+use afterfit::tracker::{Precision, Rounding};
 use afterfit::{Answer, Combination, Nodes, PathInfo, Rates, Target, Tracker};
 use anyhow::{Result, ensure};
 use safetensors::Dtype;
@@ -118,8 +118,8 @@ impl Sums for TensorSums {
         self.reach.double_value(&[])
     }
 
-    fn precision(&self) -> Precision {
-        Precision::F32
+    fn rounding(&self) -> Rounding {
+        Rounding { precision: Precision::F32, block: self.block.size()[0] as u64 }
     }
 }
 
@@ -218,7 +218,8 @@ impl Dial {
         let source = serde_json::json!({ "remarks": remarks });
         let beside = Beside { other: BTreeMap::from([("source".into(), source)]), ..Beside::default() };
         let count = parts.len();
-        let draft = DialDraft::create(path, self.tracker(), Precision::F32, parts, &copied, beside)?;
+        let rounding = self.0.sums_mut()[0].rounding();
+        let draft = DialDraft::create(path, self.tracker(), rounding, parts, &copied, beside)?;
         let host = |tensor: &Tensor| -> Result<Vec<f32>> {
             Ok(Vec::<f32>::try_from(tensor.to_device(Device::Cpu).contiguous().view(-1))?)
         };

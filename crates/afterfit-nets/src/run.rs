@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::findings::EpochLine;
+use afterfit::files::atomic::Existing;
 use afterfit::{Nodes, Optimizer, PathInfo, RateRun, Rates};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -241,7 +242,7 @@ impl Folder {
 
     /// Writes a file under another name first.
     pub fn put(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        Ok(afterfit::files::atomic::write(path, bytes)?)
+        Ok(afterfit::files::atomic::write(path, bytes, Existing::Replace)?)
     }
 
     /// The log.

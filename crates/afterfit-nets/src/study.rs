@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use crate::findings::{Findings, RATIOS, Row, Score, Seconds, step_milliseconds};
 use crate::plot;
-use afterfit::checkpoint::{Average, Format, Layout, Record, Series};
+use afterfit::checkpoint::{Average, Layout, Record, Series};
+use afterfit::files::atomic::Existing;
 use afterfit::weighting::{EmaStart, Window};
 use afterfit::{Answer, Standing, Stride, Weighting};
 use anyhow::{Context, Result, ensure};
@@ -93,13 +94,14 @@ pub fn average(paths: &[PathBuf], wanted: &[Wanted], out: &Path) -> Result<(Vec<
                 steps: &steps,
                 rates: &rates,
                 dtype: None,
+                made_from: &series.made_from(),
             };
             let record = record.to_json();
             Ok(Average { path: out.join(wanted.file()), weights, record })
         })
         .collect();
     let averages = averages?;
-    let layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: true, memory: None };
+    let layout = Layout { single: true, existing: Existing::Replace, ..Layout::default() };
     series.write(&averages, &layout, &|_| {})?;
     let seconds = began.elapsed().as_secs_f64() - opening;
     Ok((averages.into_iter().map(|average| average.path).collect(), opening, seconds))

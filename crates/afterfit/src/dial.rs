@@ -59,6 +59,7 @@ use afterfit_core::{Answer, Nodes, PathInfo, Status, Target, Tracker};
 use thiserror::Error;
 
 use crate::error::Result;
+use crate::files::atomic::Existing;
 pub use crate::files::dial_file::{Beside, DialDraft, DialFile, Part};
 use crate::files::dial_file::{Copied, Copy};
 use crate::sums::{Bank, NotFinite, Sums, error_bound};
@@ -174,7 +175,7 @@ impl<S: Sums> Dial<S> {
         }
         self.tracker.step_with(steps)?;
         for (sequence, sums) in self.sums.iter_mut().enumerate() {
-            sums.add(self.tracker.shares(sequence), self.tracker.scales());
+            sums.add(self.tracker.shares(self.tracker.leader(sequence)), self.tracker.scales());
         }
         self.seen = true;
         Ok(())
@@ -199,7 +200,7 @@ impl<S: Sums> Dial<S> {
         let mut weights = Vec::with_capacity(self.sums.len());
         let mut all: Option<Reading<()>> = None;
         for (sequence, sums) in self.sums.iter_mut().enumerate() {
-            let reading = self.tracker.read(sequence, target, answer, sums.precision())?;
+            let reading = self.tracker.read(self.tracker.leader(sequence), target, answer, sums.rounding())?;
             weights.push(sums.combine(&reading.combination));
             let error = error_bound(&reading, sums.reach());
             let (certificate, remaining) = (reading.certificate, reading.remaining.unwrap_or(0.0));
@@ -359,6 +360,11 @@ impl Dial {
     /// Writes everything needed to read this dial or to go on with it. A run that is saved, loaded and continued ends
     /// with the same bits as one that never stopped (sums of EMAs: to rounding).
     pub fn save(&mut self, file: &FilePath) -> Result<()> {
+        self.save_as(file, Existing::Replace)
+    }
+
+    /// [`save`](Self::save), and says what becomes of a file that is there.
+    pub fn save_as(&mut self, file: &FilePath, existing: Existing) -> Result<()> {
         if !self.seen {
             return Err(PushError::Empty.into());
         }
@@ -366,9 +372,9 @@ impl Dial {
         let describe = |tensor: &Copied| (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
         let copied: Vec<_> = self.copied.iter().map(describe).collect();
         // (Sums that came from f32 stay as precise as they were.)
-        let precision = self.sums[0].precision();
-        let draft =
-            DialDraft::create(file, &self.tracker, precision, self.parts.clone(), &copied, self.beside.clone())?;
+        let rounding = self.sums[0].rounding();
+        let draft = DialDraft::create(file, &self.tracker, rounding, self.parts.clone(), &copied, self.beside.clone())?;
+        let draft = draft.existing(existing);
         for copy in Copy::all(self.tracker.sums()) {
             let flat: Vec<f64> = self
                 .sums
@@ -414,7 +420,7 @@ impl Dial {
             }
         }
         for (bank, &reach) in dial.sums.iter_mut().zip(&file.reach) {
-            bank.restore_reach(reach, file.precision);
+            bank.restore_reach(reach, file.rounding);
         }
         dial.copied = file.read_copied()?;
         dial.beside = file.beside;
@@ -426,7 +432,7 @@ impl Dial {
 fn ranges(tracker: &Tracker, parts: &[Part]) -> Vec<Range<usize>> {
     let mut ends = vec![0; tracker.sequences()];
     for part in parts {
-        ends[tracker.sequence(part.group).min(tracker.sequences() - 1)] += part.len();
+        ends[tracker.sequence(part.group)] += part.len();
     }
     let mut start = 0;
     let range = |length: &usize| {

@@ -23,6 +23,10 @@ pub enum Error {
     /// A file that cannot be read or written.
     #[error(transparent)]
     File(#[from] crate::files::FileError),
+    /// Work that was asked to stop.
+    #[cfg(any(feature = "tables", feature = "checkpoints"))]
+    #[error(transparent)]
+    Stopped(#[from] crate::watch::Stopped),
     /// Data that no objective can be built from.
     #[cfg(feature = "tables")]
     #[error(transparent)]

@@ -59,6 +59,10 @@ pub mod sums;
 #[cfg(feature = "tables")]
 pub mod table;
 mod threads;
+#[cfg(feature = "tables")]
+mod vector;
+#[cfg(any(feature = "tables", feature = "checkpoints"))]
+pub mod watch;
 
 pub use afterfit_core::{
     Answer, Combination, Decay, DialError, Family, GroupMasses, Groups, Heuristic, Mass, Nodes, Optimizer, OutOfRange,

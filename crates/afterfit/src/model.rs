@@ -16,6 +16,7 @@ use afterfit_core::Nodes;
 use crate::dial::Dial;
 use crate::error::{Result, require};
 use crate::files::FileError;
+use crate::files::atomic::{Draft, Existing};
 use crate::files::safetensors::{KEY, Reader, draft_safetensors, write_f64};
 use crate::fit::Certificate;
 use crate::objective::{DataError, Dense, Element, Features, Kernel};
@@ -132,6 +133,23 @@ impl ModelPath {
         }
     }
 
+    /// The models of a dial that `fit` wrote, between the ends of that fit; `None` of other dials.
+    pub fn of_dial(dial: &mut Dial) -> Result<Option<Self>> {
+        let Some(first) = dial.described("refit").and_then(|refit| Refit::deserialize(refit).ok()) else {
+            return Ok(None);
+        };
+        let mut models = |l2: &[f64]| -> Result<Models> {
+            let read = |&l2: &f64| Ok(Model::of_dial(dial, l2)?.map(|model| (model.weights, model.bias)));
+            Ok(l2.iter().map(read).collect::<Result<Option<Vec<_>>>>()?.unwrap_or_default().into_iter().unzip())
+        };
+        let (weights, _) = models(&first.l2)?;
+        let exact: Vec<(&[f64], f64)> = weights.iter().map(|weights| (weights.as_slice(), 0.0)).collect();
+        if exact.is_empty() {
+            return Ok(None);
+        }
+        Self::make(&first.l2, &exact, &mut models)
+    }
+
     /// Relative distance from the exact weights.
     fn off(&self, l2: f64, exact: &[f64]) -> f64 {
         let (weights, _) = self.at(l2);
@@ -141,7 +159,8 @@ impl ModelPath {
     }
 
     /// Weights and bias at a strength of the range.
-    fn at(&self, l2: f64) -> (Vec<f64>, Vec<f64>) {
+    #[must_use]
+    pub fn at(&self, l2: f64) -> (Vec<f64>, Vec<f64>) {
         let coefficients = self.nodes.coefficients(l2);
         let combine = |all: &[f64]| {
             let size = all.len() / coefficients.len();
@@ -216,8 +235,13 @@ impl About {
 }
 
 impl Model {
-    /// Writes the model.
+    /// Writes the model, in the place of one that is there.
     pub fn save(&self, path: &Path) -> Result<()> {
+        self.save_as(path, Existing::Replace)
+    }
+
+    /// Writes the model, and says what becomes of a file that is there.
+    pub fn save_as(&self, path: &Path, existing: Existing) -> Result<()> {
         let outputs = self.about.outputs;
         let mut tensors = vec![
             ("weight".to_owned(), vec![outputs, self.weights.len() / outputs]),
@@ -244,7 +268,8 @@ impl Model {
             numbers.extend([&path.weights, &path.biases]);
         }
         let metadata = BTreeMap::from([(KEY.to_owned(), json)]);
-        let draft = draft_safetensors(path, &tensors, &metadata, &mut |at, file| write_f64(file, numbers[at]))?;
+        let draft = Draft::create(path, existing)?;
+        let draft = draft_safetensors(draft, &tensors, &metadata, &mut |at, file| write_f64(file, numbers[at]))?;
         draft.sync()?;
         draft.finish()?;
         Ok(())
@@ -388,7 +413,20 @@ impl Model {
     fn scores_of<T: Element>(&self, x: &Features<T>) -> Result<Vec<f64>> {
         let widened = self.fit_columns(x)?;
         let x = widened.as_ref().unwrap_or(x);
-        let outputs = self.about.outputs;
+        let (outputs, features) = (self.about.outputs, self.about.features);
+        // (Everything here is public, and may have been put together by hand.)
+        let columns = match self.about.model {
+            Kind::Kernel(_) => self.support.len() / features.max(1),
+            _ => features,
+        };
+        for (name, found, expected) in [
+            ("the weights", self.weights.len(), columns.saturating_mul(outputs)),
+            ("the intercepts", self.bias.len(), outputs),
+        ] {
+            if found != expected || outputs == 0 || features == 0 {
+                return Err(DataError::Shape { name, unit: "numbers", found, expected, with: "the model" }.into());
+            }
+        }
         let mut scores = vec![0.0; x.rows() * outputs];
         match self.about.model {
             Kind::Linear | Kind::Softmax | Kind::Poisson => x.multiply(&self.weights, &mut scores),
@@ -474,7 +512,7 @@ impl Units {
 
 /// Class probabilities from scores, in place, row by row.
 pub fn probabilities(scores: &mut [f64], classes: usize) {
-    for row in scores.chunks_exact_mut(classes) {
+    for row in scores.chunks_exact_mut(classes.max(1)) {
         let total = crate::objective::log_sum_exp(row);
         row.iter_mut().for_each(|score| *score = (*score - total).exp());
     }
@@ -484,5 +522,20 @@ pub fn probabilities(scores: &mut [f64], classes: usize) {
 #[must_use]
 pub fn argmax(scores: &[f64], classes: usize) -> Vec<usize> {
     let of = |row: &[f64]| (0..row.len()).fold(0, |best, j| if row[j] > row[best] { j } else { best });
-    scores.chunks_exact(classes).map(of).collect()
+    scores.chunks_exact(classes.max(1)).map(of).collect()
+}
+
+/// A model file, as its fuzz target calls the reader: bytes as if they were a file.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads it, and another λ of its path.
+    pub fn model(bytes: &[u8]) {
+        let Ok(folder) = tempfile::tempdir() else { return };
+        let path = folder.path().join("m.model");
+        if std::fs::write(&path, bytes).is_ok()
+            && let Ok(model) = super::Model::load(&path)
+        {
+            let _ = model.at(0.5);
+        }
+    }
 }

@@ -224,7 +224,7 @@ pub fn mean_and_error(losses: &[f64]) -> (f64, f64) {
 
 /// The weighted mean of some losses and its standard error. A loss of weight 0 counts as if it were not there.
 #[must_use]
-pub fn weighted_mean_and_error(losses: &[f64], weights: Option<&[f64]>) -> (f64, f64) {
+pub(crate) fn weighted_mean_and_error(losses: &[f64], weights: Option<&[f64]>) -> (f64, f64) {
     let weight = |at: usize| weights.map_or(1.0, |weights| weights[at]);
     let (mut n, mut total, mut sum) = (0.0, 0.0, 0.0);
     for (at, loss) in losses.iter().enumerate().filter(|(at, _)| weight(*at) > 0.0) {
@@ -244,14 +244,16 @@ pub fn weighted_mean_and_error(losses: &[f64], weights: Option<&[f64]>) -> (f64,
 #[must_use]
 pub fn best(l2: &[f64], losses: &[f64]) -> usize {
     let better = |&a: &usize, &b: &usize| losses[a].total_cmp(&losses[b]).then(l2[b].total_cmp(&l2[a]));
-    (0..losses.len()).min_by(better).unwrap_or(0)
+    (0..losses.len().min(l2.len())).min_by(better).unwrap_or(0)
 }
 
-/// The strongest λ whose loss is within one standard error of the lowest: the simplest model that is as good as the best.
+/// The strongest λ whose loss is within one standard error of the lowest: the simplest model that is as good as the best. Where
+/// there is no loss of the best, that is the best.
 #[must_use]
 pub fn one_standard_error(l2: &[f64], losses: &[f64], best: usize, standard_error: f64) -> usize {
-    let allowed = losses[best] + standard_error;
-    let strongest = (0..losses.len()).filter(|&i| losses[i] <= allowed).max_by(|&a, &b| l2[a].total_cmp(&l2[b]));
+    let Some(allowed) = losses.get(best).map(|loss| loss + standard_error) else { return best };
+    let strongest =
+        (0..losses.len().min(l2.len())).filter(|&i| losses[i] <= allowed).max_by(|&a, &b| l2[a].total_cmp(&l2[b]));
     strongest.unwrap_or(best)
 }
 

@@ -1,13 +1,28 @@
 //! Outputs as files: what may be written, what counts as there already, what goes again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use afterfit::checkpoint::{Checkpoint, Series};
+use afterfit::files::atomic::{Existing, FolderDraft};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{Args, OutputRow, Planned};
-use crate::output::Advice;
+use crate::output::{Advice, Folders, folder_of, is_empty_folder};
+
+/// Refuses, before any work is done, an output that is no file.
+pub(super) fn require_named(args: &Args) -> Result<()> {
+    if args.output.as_os_str() == "-" {
+        return Err(Advice::error(
+            "-o - would be stdout, and models are files",
+            "name a file, such as average.safetensors; ./- is a file of that name",
+        ));
+    }
+    if args.dial.is_none() {
+        args.layout.require_known_ending(&args.output)?;
+    }
+    Ok(())
+}
 
 /// An output that exists counts as done only if it was made the same way.
 pub(super) fn require_same(plan: &Planned, record: &str) -> Result<()> {
@@ -15,11 +30,14 @@ pub(super) fn require_same(plan: &Planned, record: &str) -> Result<()> {
     let made = Checkpoint::open(&plan.path, None).ok();
     let made = made.and_then(|made| serde_json::from_str::<Value>(made.metadata.get("afterfit")?).ok());
     let same = |key: &str| made.as_ref().and_then(|made| made.get(key)).is_some_and(|found| *found == wanted[key]);
-    if ["weights", "inputs", "dtype"].iter().all(|key| same(key)) {
+    if ["weights", "inputs", "dtype", "made_from"].iter().all(|key| same(key)) {
         return Ok(());
     }
     Err(Advice::error(
-        format!("{} exists, but was not made from these checkpoints with these weights", plan.path.display()),
+        format!(
+            "{} exists, but was not made from these checkpoints, as they are now, with these weights and settings",
+            plan.path.display()
+        ),
         "use --force to replace it, or another OUT",
     ))
 }
@@ -55,6 +73,9 @@ pub(super) fn require_free(args: &Args, series: &Series, planned: &[Planned], fo
             };
             return Err(Advice::error(format!("{name} is {is}"), "name another"));
         }
+        if folders && is_empty_folder(&plan.path) {
+            continue;
+        }
         if !args.force && !args.skip_existing {
             return Err(Advice::error(
                 format!("{name} exists already"),
@@ -69,23 +90,35 @@ pub(super) fn require_free(args: &Args, series: &Series, planned: &[Planned], fo
             ));
         }
     }
-    let folder = args.output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !folder.is_dir() {
-        return Err(Advice::error(format!("there is no folder {}", folder.display()), "make it first"));
+    // What is to become a folder must not be a file.
+    let above = args.output.ancestors().skip(1).find(|folder| folder.symlink_metadata().is_ok());
+    if let Some(above) = above.filter(|above| !above.is_dir()) {
+        return Err(Advice::error(format!("{} is not a folder", above.display()), "name an output in one"));
     }
     Ok(())
 }
 
-/// Makes OUT where several outputs go into it; says whether it did.
-pub(super) fn make_folder(args: &Args, outputs: usize) -> Result<bool> {
-    let wanted = outputs > 1 || args.output.as_os_str().to_string_lossy().ends_with('/');
-    if !wanted || args.output.is_dir() {
-        return Ok(false);
+/// Makes OUT where several outputs go into it, and the folders above it.
+pub(super) fn make_folders(args: &Args, outputs: usize) -> Result<Folders> {
+    let inside = outputs > 1 || args.output.as_os_str().to_string_lossy().ends_with('/');
+    Folders::make(if inside { &args.output } else { folder_of(&args.output) })
+}
+
+/// A place for the last checkpoint in the form of the outputs, to be evaluated like them; gone when dropped.
+pub(super) struct Baseline {
+    _folder: FolderDraft,
+    pub(super) path: PathBuf,
+}
+
+impl Baseline {
+    /// Beside an output of the same kind.
+    pub(super) fn beside(output: &Path) -> Result<Self> {
+        // (A folder that never gets its name.)
+        let folder = FolderDraft::create(&folder_of(output).join("last"), Existing::Keep)?;
+        let ending = output.extension().and_then(|ending| ending.to_str());
+        let path = folder.folder().join(ending.map_or_else(|| "last".to_owned(), |ending| format!("last.{ending}")));
+        Ok(Self { _folder: folder, path })
     }
-    std::fs::create_dir(&args.output).map_err(|error| {
-        Advice::error(format!("{}: {error}", args.output.display()), "name a folder that can be made")
-    })?;
-    Ok(true)
 }
 
 pub(super) fn remove_others(rows: &[OutputRow], best: usize) -> Result<()> {

@@ -1,43 +1,53 @@
 //! `afterfit average`: every strength from a folder of checkpoints, in one pass.
 
+mod adapters;
 mod choose;
 mod files;
+mod judge;
+mod page;
 mod plan;
 mod show;
 
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use afterfit::certificate::certificates;
 use afterfit::checkpoint::{
-    Average, CheckpointError, DialSetting, Format, Layout, PathSettings, Provenance, RateSource, Record, Report, Series,
+    Average, CheckpointError, DialSetting, Format, Layout, PathSettings, Provenance, RateSource, Record, Report,
+    Series, Timeline,
 };
 use afterfit::dial::DialFile;
-use afterfit::{Answer, GroupMasses, Nodes, Optimizer, Standing, Weighting};
-use anyhow::{Context, Result};
+use afterfit::files::FileError;
+use afterfit::files::text::shown;
+use afterfit::{Answer, GroupMasses, Nodes, Optimizer, Reason, Standing, Weighting};
+use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use adapters::LoraArgs;
 use choose::choose;
-use files::{make_folder, remove_others, require_free, require_same};
-use plan::{Asked, Planned, StrengthArgs, plan};
-use show::{copied, describe, inputs_json, listing, warn};
+use files::{Baseline, make_folders, require_free, require_same};
+use judge::{Judged, judge};
+use plan::{Asked, L2, Planned, StrengthArgs, plan};
+pub(crate) use show::left_alone;
+use show::{Done, copied, describe, inputs_json, listing, warn};
 
-use crate::evaluate::{self, Best};
+use crate::evaluate::Best;
+use crate::host::Host;
 use crate::layout::{LayoutArgs, in_name, in_name_exactly};
 use crate::optimizer::OptimizerArgs;
-use crate::output::{Advice, Bytes, json as print_json, progress_bar, short, text};
-use crate::strengths::Strengths;
+use crate::output::{Advice, Bytes, existing, is_empty_folder, note, progress_bar, short};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Checkpoints: files, patterns, folders of checkpoints, or folders that are one (sharded) checkpoint each.
     #[arg(required = true, value_name = "INPUTS")]
     inputs: Vec<PathBuf>,
-    /// Where to: a file for one strength, a folder for several.
+    /// Where to: a file for one strength (its ending says the format: .safetensors, also without one, .npz or .pt), a folder for
+    /// several.
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
 
@@ -45,7 +55,7 @@ pub(crate) struct Args {
     strengths: StrengthArgs,
     /// Write a dial instead: any λ of the range can be read off it later (afterfit dial read).
     #[arg(long, value_name = "MIN..MAX", help_heading = "Strengths")]
-    dial: Option<Strengths>,
+    dial: Option<L2>,
     /// Nodes of the dial.
     #[arg(long, value_name = "M", default_value_t = 16, requires = "dial", help_heading = "Strengths")]
     nodes: usize,
@@ -53,12 +63,19 @@ pub(crate) struct Args {
     /// Rate of the training: 0.1, or 0.1,150:0.01,250:0.001 (from epoch or step 150 on, 0.01).
     #[arg(long, value_name = "SCHEDULE", conflicts_with = "rates", help_heading = "How the path was made")]
     rate: Option<RateSource>,
-    /// Rates from a CSV file with columns step (or epoch) and lr (or rate).
+    /// Rates from a CSV file with columns step (or epoch) and lr (or rate), as W&B, TensorBoard and Lightning write them, or
+    /// from a trainer_state.json.
     #[arg(long, value_name = "FILE", help_heading = "How the path was made")]
     rates: Option<PathBuf>,
-    /// Optimizer steps that one number in the names stands for (an epoch's, say).
+    /// Optimizer steps of an epoch, where names and files count epochs only.
     #[arg(long, value_name = "N", help_heading = "How the path was made")]
-    steps_per_checkpoint: Option<u64>,
+    steps_per_epoch: Option<u64>,
+    /// The number of the first epoch, 0 or 1, where names count epochs and do not show which.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1), help_heading = "How the path was made")]
+    epochs_from: Option<u64>,
+    /// The model that the path starts from (a pretrained one, say): w_0, the centre of the penalty.
+    #[arg(long, value_name = "FILE|DIR", help_heading = "How the path was made")]
+    start: Option<PathBuf>,
     #[command(flatten)]
     optimizer: OptimizerArgs,
     /// The momentum is torch's nesterov=True.
@@ -89,13 +106,19 @@ pub(crate) struct Args {
     /// Pattern for names inside folders, such as '*.pth.tar'.
     #[arg(long, value_name = "GLOB", help_heading = "Which checkpoints")]
     filter: Option<String>,
-    /// Key of the weights inside a PyTorch file (default: state_dict, model, … are found).
-    #[arg(long, value_name = "KEY", help_heading = "Which checkpoints")]
+    /// Key of the weights inside a PyTorch file (default: state_dict, model, … are found), or a subfolder of a pipeline,
+    /// such as unet (default: all of them).
+    #[arg(long, visible_alias = "part", value_name = "KEY", help_heading = "Which checkpoints")]
     key: Option<String>,
+    /// Leave out files that end early, as a killed run leaves them.
+    #[arg(long, help_heading = "Which checkpoints")]
+    skip_broken: bool,
 
     /// Tensors to copy from the last checkpoint instead of averaging, such as '*.mask'.
     #[arg(long, value_name = "GLOB", help_heading = "Outputs")]
     copy: Vec<String>,
+    #[command(flatten)]
+    lora: LoraArgs,
     #[command(flatten)]
     layout: LayoutArgs,
     /// Replace outputs that exist.
@@ -105,17 +128,22 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Outputs")]
     skip_existing: bool,
 
-    /// Command to run on each output, {} standing for it; the last number it prints is the score.
+    /// Command to run on the last checkpoint and on each output, {} standing for it; the last number it prints is the score.
     #[arg(long, value_name = "CMD", help_heading = "Evaluation")]
     eval: Option<String>,
-    /// Which score is best.
-    #[arg(long, value_enum, default_value_t = Best::Max, requires = "eval", help_heading = "Evaluation")]
-    best: Best,
-    /// Which outputs to keep after evaluation.
+    /// Which score is best [default: max].
+    #[arg(long, value_enum, requires = "eval", help_heading = "Evaluation")]
+    best: Option<Best>,
+    /// Which outputs to keep after evaluation; best requires --best.
     #[arg(long, value_enum, default_value_t = Keep::All, requires = "eval", help_heading = "Evaluation")]
     keep: Keep,
 
-    /// Say what would be done, and with which weights, without reading tensors or writing anything.
+    /// Write a page to look at: a slider for λ (--l2), and with it the scores of --eval and how much every checkpoint counts. One
+    /// file, for any browser, without a network.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dial", "dry_run"], help_heading = "Outputs")]
+    report: Option<PathBuf>,
+
+    /// Say what would be done, with which weights and how many bytes, without reading tensors or writing anything.
     #[arg(long)]
     dry_run: bool,
     /// Print one line of JSON.
@@ -155,67 +183,88 @@ struct OutputRow {
     remaining: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     group_l2: Vec<f64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    unplaced: f64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     skipped: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     score: Option<f64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     best: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lora_error: Option<f64>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
+pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
     let start = Instant::now();
-    args.eval.as_deref().map_or(Ok(()), evaluate::require_place)?;
-    let (paths, numbers, mut notes) = choose(args)?;
-    let open = |paths: &[PathBuf]| Series::open(paths, args.key.as_deref(), &args.copy).map_err(advise);
-    let mut series = open(&paths)?;
-    let (numbers, sorted) = numbers.resolve(&series, &mut notes);
-    if let Some(paths) = sorted {
-        series = open(&paths)?;
-    }
+    judge::require(args)?;
+    files::require_named(args)?;
+    let (mut series, timeline, mut notes) = choose(args)?;
+    series.watch = host.watch();
+    let numbers = timeline.numbers.clone();
     notes.extend(series.notes.iter().cloned());
-    let layout = args.layout.of(&args.output)?;
-    let path = provenance(args, &series, &numbers)?;
+    require_several(args, &series)?;
+    args.lora.prepare(&mut series, &mut notes)?;
+    let layout = args.layout.of(&args.output, series.native_format(), args.force)?;
+    if args.dial.is_none() {
+        notes.extend(series.left_out(&layout));
+    }
+    let path = provenance(args, &series, &timeline)?;
     series.sequences.clone_from(&path.tensor_groups);
     notes.extend(path.notes.iter().cloned());
     if let Some(range) = &args.dial {
-        return write_dial(args, &series, &path, &numbers, range, notes, start);
+        return write_dial(args, host, &series, &path, &numbers, range, notes, start);
     }
     let mut planned = plan(&args.strengths, &path)?;
     name_outputs(args, &series, &layout, &mut planned)?;
-    warn(args, &planned, &series, &numbers, &mut notes);
+    warn(args, &planned, &series, &numbers, path.rates_from, &mut notes);
     let open_seconds = start.elapsed().as_secs_f64();
 
     let mut skipped = HashSet::new();
     if args.skip_existing {
-        for plan in planned.iter().filter(|plan| plan.path.symlink_metadata().is_ok()) {
+        let is_there = |plan: &&Planned| plan.path.symlink_metadata().is_ok() && !is_empty_folder(&plan.path);
+        for plan in planned.iter().filter(is_there) {
             require_same(plan, &record(plan, &series, &path, &numbers, &layout))?;
             skipped.insert(plan.path.clone());
         }
     }
+    require_free(args, &series, &planned, series.writes_folders(&layout))?;
+    page::require(args, &planned, &series)?;
+    let mut averages: Vec<Average> = planned
+        .iter()
+        .filter(|plan| !skipped.contains(&plan.path))
+        .map(|plan| Average {
+            path: plan.path.clone(),
+            weights: plan.weights.clone(),
+            record: record(plan, &series, &path, &numbers, &layout),
+        })
+        .collect();
+    let bytes = series.bytes_of_output(&layout) * averages.len() as u64;
     let mut report = Report::default();
+    // (What is in a folder goes before it.)
+    let mut folders = None;
+    let mut baseline = None;
     if !args.dry_run {
-        require_free(args, &series, &planned, series.writes_folders(&layout))?;
-        let averages: Vec<Average> = planned
-            .iter()
-            .filter(|plan| !skipped.contains(&plan.path))
-            .map(|plan| Average {
-                path: plan.path.clone(),
-                weights: plan.weights.clone(),
-                record: record(plan, &series, &path, &numbers, &layout),
-            })
-            .collect();
+        folders = Some(make_folders(args, planned.len())?);
+        if args.eval.is_some() {
+            // In the same form as the outputs, and gone again when it is scored.
+            let last = Baseline::beside(&planned[0].path)?;
+            averages.push(last_checkpoint(&last, &planned[0], series.paths.len()));
+            baseline = Some(last);
+        }
         if !averages.is_empty() {
-            let made = make_folder(args, planned.len())?;
             let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
             let written = series.write(&averages, &layout, &|bytes| bar.inc(bytes));
             bar.finish_and_clear();
-            if written.is_err() && made {
-                // Ours, and empty: nothing of a failed run stays behind.
-                let _ = std::fs::remove_dir(&args.output);
-            }
             report = written.map_err(advise)?;
         }
+    }
+    if let Some(folders) = folders {
+        folders.keep();
     }
     let mut rows: Vec<OutputRow> = planned
         .iter()
@@ -228,69 +277,67 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             answer: plan.answer,
             remaining: plan.remaining,
             group_l2: plan.group_l2.clone(),
+            unplaced: plan.unplaced,
             skipped: skipped.contains(&plan.path),
             score: None,
             best: false,
+            lora_error: None,
         })
         .collect();
-    let mut failures = Vec::new();
-    let mut removed = false;
-    if let Some(command) = args.eval.as_deref().filter(|_| !args.dry_run) {
-        let files: Vec<&Path> = planned.iter().map(|plan| plan.path.as_path()).collect();
-        let scores = evaluate::run(command, &files, args.quiet);
-        for (row, score) in rows.iter_mut().zip(scores) {
-            match score {
-                Ok(score) => row.score = Some(score),
-                Err(reason) => failures.push(format!("{}: {reason}", row.path)),
-            }
-        }
-        let best = evaluate::best(rows.iter().map(|row| row.score), args.best);
-        if let Some(best) = best {
-            rows[best].best = true;
-        }
-        if args.keep == Keep::Best {
-            match best.filter(|_| failures.is_empty()) {
-                Some(best) => {
-                    remove_others(&rows, best).context("an output could not be removed")?;
-                    removed = true;
-                }
-                None => notes.push("an evaluation failed: every output is kept".into()),
-            }
-        }
+    args.lora.report(&report, &mut rows, &mut notes);
+    let judged = match (&args.eval, baseline) {
+        (Some(command), Some(last)) => judge(args, host, command, &last, &mut rows, &mut notes)?,
+        _ => Judged::default(),
+    };
+    if let Some(file) = &args.report {
+        page::write(args, file, &host.line, &planned, &rows, &path.kept, &notes)?;
     }
     let total = start.elapsed().as_secs_f64();
     let seconds =
         json!({ "open": open_seconds, "pass": report.pass_seconds, "finish": report.finish_seconds, "total": total });
     if args.json {
-        print_json(&json!({
+        host.json(&json!({
             "outputs": rows,
             "inputs": inputs_json(&series, &path, &numbers),
             "weights": weights_json(&planned),
+            "bytes": bytes,
+            "last_checkpoint": judged.baseline.map(|score| json!({ "score": score })),
             "seconds": seconds,
             "copied": copied(&series),
             "notes": notes,
         }))?;
     } else {
-        text(&listing(args, &series, &path, &numbers, &planned, &rows, &report, total, removed))?;
+        let done = Done { report: &report, bytes, total, judged: &judged };
+        host.text(&listing(args, &series, &path, &numbers, &planned, &rows, &done))?;
     }
     if !args.quiet {
-        notes.iter().for_each(|note| eprintln!("note: {note}"));
+        notes.iter().for_each(|text| note(text));
     }
-    match failures.first() {
-        None => Ok(()),
-        Some(first) => Err(Advice::error(
-            format!("{} of {} evaluations failed: {first}", failures.len(), rows.len()),
-            "the outputs are written; the command must exit with 0 and print a number",
-        )),
+    judged.done(&rows)
+}
+
+/// An average of one checkpoint is that checkpoint.
+fn require_several(args: &Args, series: &Series) -> Result<()> {
+    if series.paths.len() > 1 || args.strengths.only_iterates() {
+        return Ok(());
     }
+    Err(Advice::error(
+        format!("there is one checkpoint, {}, and an average of one is itself", series.paths[0].display()),
+        "give the folder of all of them, or several files; --iterate STEP writes one as it is",
+    ))
+}
+
+/// The last checkpoint itself, in the form of the outputs.
+fn last_checkpoint(last: &Baseline, like: &Planned, count: usize) -> Average {
+    let weights = (0..count).map(|k| f64::from(u8::from(k + 1 == count))).collect();
+    Average { path: last.path.clone(), weights: vec![weights; like.weights.len()], record: "{}".into() }
 }
 
 /// Hints for errors of the library.
 fn advise(error: CheckpointError) -> anyhow::Error {
     use CheckpointError as E;
-    let message = error.to_string();
     let hint = match &error {
-        E::NotFinite { name, .. } => format!("leave that checkpoint out, or copy the tensor: --copy '{name}'"),
+        E::NotFinite { name, .. } => format!("leave that checkpoint out, or copy the tensor: --copy '{}'", shown(name)),
         E::Overflow { .. } => "use a wider --dtype".to_owned(),
         E::Mismatch { .. } => {
             "all checkpoints must be of one model; --filter, --from and --to choose among them".to_owned()
@@ -299,16 +346,35 @@ fn advise(error: CheckpointError) -> anyhow::Error {
         E::IsAverage { .. } => {
             "average the checkpoints it came from; --filter chooses among the files of a folder".to_owned()
         }
+        E::File(FileError::Broken { .. }) => "leave it out: --skip-broken leaves out all such files".to_owned(),
         E::NotNumpy { .. } => "add --dtype f32".to_owned(),
+        E::NoSteps { .. } => "--steps-per-epoch N says how long an epoch is, --step-regex where in a name the step is; --uniform, --ratio and --last need neither".to_owned(),
+        E::NoNumber { .. } => "--step-regex says where it is, such as 'v(\\d+)'".to_owned(),
+        E::Contradiction { .. } => "rename it; or --step-regex says which number of the names to go by, where the file is wrong".to_owned(),
+        E::SameStep { .. } => {
+            "--step-regex says which number of the names is the step, --filter chooses among them; --uniform takes several of one step".to_owned()
+        }
+        E::GroupOrder => "--groups each takes the groups in the order of the model's tensors, --groups one the masses of the group that moves first for all; param_names in the optimizer state settle it".to_owned(),
         E::NoRates => "add --rate 0.1, or --rate 0.1,150:0.01, or --rates lr.csv; --ratio needs none".to_owned(),
-        E::NotAveraged { name, .. } => format!("copy it from the last checkpoint: --copy '{name}'"),
+        E::UnplacedRates { stairs: Some(stairs), .. } => {
+            let text = |&(number, rate): &(u64, f64)| format!("{number}:{}", short(rate));
+            let [late, early] = stairs.each_ref().map(|stairs| {
+                let first = stairs.first().map_or(0.0, |(_, rate)| *rate);
+                let all: Vec<String> = std::iter::once(short(first)).chain(stairs.iter().skip(1).map(text)).collect();
+                all.join(",")
+            });
+            format!("--rate {late} if each rate begins after the checkpoint that first has it, --rate {early} if the steps before that checkpoint had it; --rates FILE if they were logged")
+        }
+        E::UnknownStart { .. } => "--rates FILE if the rates were logged, or --rate 0.1 (--rate 0.1,150:0.01) says them; --ratio needs none".to_owned(),
+        E::UnplacedRates { .. } => "--rates FILE if the rates were logged; --ratio needs none".to_owned(),
+        E::NotAveraged { name, .. } => format!("copy it from the last checkpoint: --copy '{}'", shown(name)),
         _ => return error.into(),
     };
-    Advice::error(message, hint)
+    Advice::about(error, hint)
 }
 
 /// What made the path, from the command line and the checkpoints.
-fn provenance(args: &Args, series: &Series, numbers: &[u64]) -> Result<Provenance> {
+fn provenance(args: &Args, series: &Series, timeline: &Timeline) -> Result<Provenance> {
     // What is not said here is taken from the checkpoints, where they come from the same optimizer.
     let said = series.trainings.iter().find_map(|training| training.groups.first().and_then(|group| group.optimizer));
     let options = &args.optimizer;
@@ -333,7 +399,7 @@ fn provenance(args: &Args, series: &Series, numbers: &[u64]) -> Result<Provenanc
             (None, file) => file.clone().map(RateSource::Table),
         },
         optimizer: named,
-        steps_per_number: args.steps_per_checkpoint,
+        steps_per_epoch: args.steps_per_epoch,
         origin: args.origin,
         quadratic: args.quadratic,
         counts_steps: args.strengths.count_steps(),
@@ -343,7 +409,7 @@ fn provenance(args: &Args, series: &Series, numbers: &[u64]) -> Result<Provenanc
         }),
     };
     let needs_rates = args.strengths.need_rates() || args.dial.is_some();
-    Provenance::of(series, numbers, &settings, needs_rates).map_err(advise)
+    Provenance::of(series, timeline, &settings, needs_rates).map_err(advise)
 }
 
 /// One list for each output; of lists, where parameter groups have weights of their own.
@@ -367,7 +433,7 @@ fn name_outputs(args: &Args, series: &Series, layout: &Layout, planned: &mut [Pl
         return Ok(());
     }
     if !single && Format::of(&args.output) != Format::Safetensors
-        || args.output.extension().is_some_and(|ending| ending == "safetensors")
+        || args.output.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"))
     {
         return Err(Advice::error(
             format!("{} strengths do not fit one file, {}", planned.len(), args.output.display()),
@@ -406,6 +472,7 @@ fn record(plan: &Planned, series: &Series, made: &Provenance, numbers: &[u64], l
         steps: numbers,
         rates: &rates,
         dtype: layout.dtype,
+        made_from: &series.made_from(),
     };
     record.to_json()
 }
@@ -413,10 +480,11 @@ fn record(plan: &Planned, series: &Series, made: &Provenance, numbers: &[u64], l
 #[allow(clippy::too_many_arguments)]
 fn write_dial(
     args: &Args,
+    host: &mut Host<'_>,
     series: &Series,
     made: &Provenance,
     numbers: &[u64],
-    range: &Strengths,
+    range: &L2,
     mut notes: Vec<String>,
     start: Instant,
 ) -> Result<()> {
@@ -429,10 +497,7 @@ fn write_dial(
             "they are options of afterfit dial read, too",
         ));
     }
-    if series.paths.len() < 2 {
-        return Err(Advice::error("a dial needs at least two checkpoints", "there is one"));
-    }
-    let (from, to) = range.ends();
+    let (from, to) = range.ends(made)?;
     let nodes = Nodes::new(from, to, args.nodes)?;
     let weighted = |&l2: &f64| {
         let (strength, weighting, answer) = (Some(l2), Weighting::L2(l2), Answer::Regularized);
@@ -441,7 +506,7 @@ fn write_dial(
     let planned: Result<Vec<Planned>> = nodes.values().iter().map(weighted).collect();
     let mut planned = planned?;
     planned.iter_mut().for_each(|plan| plan.path = args.output.clone());
-    warn(args, &planned, series, numbers, &mut notes);
+    warn(args, &planned, series, numbers, made.rates_from, &mut notes);
     let grid: Vec<f64> = (0..=60).map(|i| (from * (to / from).powf(f64::from(i) / 60.0)).clamp(from, to)).collect();
     let sequences = if made.groups.masses == GroupMasses::One { 1 } else { made.groups.len() };
     let mut certificate = 0.0_f64;
@@ -452,7 +517,8 @@ fn write_dial(
     if args.skip_existing && args.output.symlink_metadata().is_ok() {
         let found = DialFile::open(&args.output)?;
         let inputs: Vec<String> = series.paths.iter().map(|path| path.display().to_string()).collect();
-        let same_path = found.tracker.paths() == made.groups.paths();
+        let made_from = found.beside.other.get("source").and_then(|source| source.get("made_from"));
+        let same_path = found.tracker.paths() == made.groups.paths() && made_from == Some(&series.made_from());
         if found.tracker.nodes() != std::slice::from_ref(&nodes) || found.texts("checkpoints") != inputs || !same_path {
             return Err(Advice::error(
                 format!(
@@ -463,37 +529,54 @@ fn write_dial(
             ));
         }
         if args.json {
-            return print_json(
+            return host.json(
                 &json!({ "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "skipped": true }] }),
             );
         }
-        return text(&format!("{} exists already\n", args.output.display()));
+        return host.text(&format!("{} exists already\n", args.output.display()));
     }
     let mut report = Report::default();
     let open_seconds = start.elapsed().as_secs_f64();
+    if args.output.is_dir() {
+        return Err(Advice::error(format!("{} is a folder", args.output.display()), "name a file, such as run.dial"));
+    }
+    require_free(args, series, &planned[..1], false)?;
+    let (bytes, all) = (series.bytes_of_dial(nodes.len()), series.model_bytes() * series.paths.len() as u64);
     if !args.dry_run {
-        if args.output.is_dir() {
-            return Err(Advice::error(
-                format!("{} is a folder", args.output.display()),
-                "name a file, such as run.dial",
-            ));
-        }
-        require_free(args, series, &planned[..1], false)?;
+        let folders = make_folders(args, 1)?;
         let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
         let memory = args.layout.memory();
-        let setting =
-            DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &notes, doubt: made.doubt() };
+        let unplaced = planned.iter().map(|plan| plan.status.reason).find(|reason| *reason == Reason::UnplacedRates);
+        let setting = DialSetting {
+            nodes: &nodes,
+            groups: &made.groups,
+            kept: &made.kept,
+            remarks: &notes,
+            doubt: made.doubt().or(unplaced),
+            existing: existing(args.force),
+        };
         report = series.write_dial(&args.output, &setting, memory, &|bytes| bar.inc(bytes))?;
         bar.finish_and_clear();
+        folders.keep();
+    }
+    // (Not among the dial's own remarks: it is about these files.)
+    if bytes > all {
+        notes.push(format!(
+            "the dial takes {}, more than its {} checkpoints together ({}): averages at any λ can be made from them, too",
+            Bytes(bytes),
+            series.paths.len(),
+            Bytes(all)
+        ));
     }
     let worst = planned.iter().map(|plan| plan.status).max_by_key(|status| status.standing);
     let status = worst.unwrap_or(planned[0].status);
     let total = start.elapsed().as_secs_f64();
     if args.json {
-        print_json(&json!({
+        host.json(&json!({
             "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "scheme": made.optimizer().to_string(), "status": status.standing, "reason": status.reason.to_string(), "nodes": nodes.values(), "certificate": certificate }],
             "inputs": inputs_json(series, made, numbers),
             "weights": weights_json(&planned),
+            "bytes": bytes,
             "seconds": { "open": open_seconds, "pass": report.pass_seconds, "finish": report.finish_seconds, "total": total },
             "copied": copied(series),
             "notes": notes,
@@ -509,7 +592,9 @@ fn write_dial(
             short(certificate)
         );
         let _ = writeln!(out, "l2        {}: {}", status.standing, status.reason);
-        if !args.dry_run {
+        if args.dry_run {
+            let _ = writeln!(out, "\nno tensor was read and nothing written (--dry-run): it would be {}", Bytes(bytes));
+        } else {
             let _ = writeln!(
                 out,
                 "\nwrote {} ({}) in {total:.2} s\nread it with\n  afterfit dial read {} --l2 {} -o model.safetensors",
@@ -519,10 +604,10 @@ fn write_dial(
                 short((from * to).sqrt())
             );
         }
-        text(&out)?;
+        host.text(&out)?;
     }
     if !args.quiet {
-        notes.iter().for_each(|note| eprintln!("note: {note}"));
+        notes.iter().for_each(|text| note(text));
     }
     Ok(())
 }

@@ -17,9 +17,10 @@ use crate::strengths::Strengths;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Strengths")]
 pub(crate) struct StrengthArgs {
-    /// Strengths λ of an ℓ2 penalty: a list, or a range such as 1e-5..1e-2:16 (needs rates).
-    #[arg(long, value_name = "LIST|RANGE")]
-    l2: Option<Strengths>,
+    /// Strengths λ of an ℓ2 penalty (needs rates): a list, a range such as 1e-5..1e-2:16, or auto: 16 from 0.1 to 30 over the
+    /// sum of the rates, which is what decides how much a λ does.
+    #[arg(long, value_name = "LIST|RANGE|auto")]
+    l2: Option<L2>,
     /// Weights ∝ ratio^j over the checkpoints, the first heaviest (the paper's deep nets).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ratio: Vec<f64>,
@@ -73,6 +74,62 @@ pub(crate) struct StrengthArgs {
     answer: Option<AnswerArg>,
 }
 
+/// Strengths that are typed, or left to the path.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum L2 {
+    Auto,
+    Typed(Strengths),
+}
+
+impl std::str::FromStr for L2 {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Typed) }
+    }
+}
+
+/// What `auto` spans, over the sum of the rates, and in how many steps.
+const AUTO: (f64, f64, usize) = (0.1, 30.0, 16);
+
+impl L2 {
+    /// The strengths on this path; some, where there is none yet.
+    fn values(&self, path: Option<&Provenance>) -> Result<Vec<f64>> {
+        match (self, path) {
+            (Self::Typed(strengths), _) => Ok(strengths.values().to_vec()),
+            (Self::Auto, None) => Ok(vec![1.0]),
+            (Self::Auto, Some(path)) => {
+                let total = sum_of_rates(path)?;
+                let range = format!("{:.2e}..{:.2e}:{}", AUTO.0 / total, AUTO.1 / total, AUTO.2);
+                Ok(range.parse::<Strengths>().map_err(anyhow::Error::msg)?.values().to_vec())
+            }
+        }
+    }
+
+    /// The smallest and the largest.
+    pub(super) fn ends(&self, path: &Provenance) -> Result<(f64, f64)> {
+        match self {
+            Self::Typed(strengths) => Ok(strengths.ends()),
+            Self::Auto => {
+                let values = self.values(Some(path))?;
+                Ok((values[0], values[values.len() - 1]))
+            }
+        }
+    }
+}
+
+/// The sum of the rates as a λ meets it, momentum included: `−ln` of the mass that a small λ leaves, over λ.
+fn sum_of_rates(path: &Provenance) -> Result<f64> {
+    let groups = path.groups.paths();
+    let plain = groups[path.groups.reference()].rates.total();
+    if !(plain > 0.0 && plain.is_finite()) {
+        return Err(Advice::error("the rates of this path are all 0: no λ has an effect", "--uniform needs no rates"));
+    }
+    let l2 = 1e-4 / plain;
+    let left = path.weights(&Weighting::L2(l2), Answer::Regularized)?.remaining.unwrap_or(1.0);
+    Ok(-left.ln() / l2)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StartArg {
     /// At the first checkpoint.
@@ -117,12 +174,16 @@ pub(super) struct Planned {
     pub(super) remaining: Option<f64>,
     /// What each parameter group is penalized with, where that differs.
     pub(super) group_l2: Vec<f64>,
+    /// Whether the checkpoints are too far apart for it.
+    pub(super) unresolved: bool,
+    /// The share of the weights that hangs on where between checkpoints rates changed.
+    pub(super) unplaced: f64,
 }
 
 impl Planned {
     /// Its place is not known yet.
     pub(super) fn of(Asked { kind, strength, weighting, answer }: Asked, path: &Provenance) -> Result<Self> {
-        let found = path.weights(&weighting, answer)?;
+        let found = path.weights(&weighting, answer).map_err(super::advise)?;
         let scheme = match weighting {
             Weighting::L2(_) | Weighting::Schedule { .. } => path.optimizer().to_string(),
             _ => kind.clone(),
@@ -138,6 +199,8 @@ impl Planned {
             before: found.before,
             remaining: found.remaining,
             group_l2: found.group_l2,
+            unresolved: found.unresolved,
+            unplaced: found.unplaced,
         })
     }
 }
@@ -160,13 +223,25 @@ impl StrengthArgs {
         lists.iter().any(|list| !list.is_empty()) || self.bema || !self.iterate.is_empty() || stepped
     }
 
+    /// Whether something asks in which order the checkpoints were saved: a soup of several runs does not.
+    pub(super) fn in_time(&self) -> bool {
+        let is_soup = |asked: &Asked| ["uniform", "weights"].contains(&asked.kind.as_str());
+        self.window.is_some() || !self.list(None).is_ok_and(|list| list.iter().all(is_soup))
+    }
+
     /// Whether anything was asked for.
     pub(super) fn any(&self) -> bool {
-        self.list().is_ok_and(|list| !list.is_empty()) || self.weights.is_some()
+        self.list(None).is_ok_and(|list| !list.is_empty()) || self.weights.is_some()
+    }
+
+    /// Whether nothing but single checkpoints is asked for.
+    pub(super) fn only_iterates(&self) -> bool {
+        let is_iterate = |asked: &Asked| matches!(asked.weighting, Weighting::Iterate(_));
+        self.list(None).is_ok_and(|list| !list.is_empty() && list.iter().all(is_iterate))
     }
 
     /// Every average asked for.
-    fn list(&self) -> Result<Vec<Asked>> {
+    fn list(&self, path: Option<&Provenance>) -> Result<Vec<Asked>> {
         let regularized = self.answer.map_or(Answer::Regularized, Answer::from);
         let normalized = self.answer.map_or(Answer::Normalized, Answer::from);
         let mut list = Vec::new();
@@ -221,7 +296,7 @@ impl StrengthArgs {
         if let Some(file) = &self.weights {
             add("weights", None, Weighting::Manual(read_weights(file)?), Answer::Normalized);
         }
-        for &l2 in self.l2.iter().flat_map(Strengths::values) {
+        for l2 in self.l2.as_ref().map(|l2| l2.values(path)).transpose()?.unwrap_or_default() {
             add("l2", Some(l2), Weighting::L2(l2), regularized);
         }
         Ok(list)
@@ -254,7 +329,7 @@ pub(super) fn plan(args: &StrengthArgs, path: &Provenance) -> Result<Vec<Planned
             "add --uniform, --anneal linear or --schedule linear",
         ));
     }
-    let asked = args.list()?;
+    let asked = args.list(Some(path))?;
     if asked.is_empty() {
         return Err(Advice::error(
             "no strength was asked for",

@@ -1,30 +1,46 @@
 //! What a run says: the listing, the parts of its JSON, the warnings.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 use afterfit::Reason;
 use afterfit::checkpoint::{Provenance, RatesFrom, Report, Series, Treatment, number, sidecars};
+use afterfit::files::text::shown;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::judge::Judged;
 use super::plan::Planned;
 use super::{Args, OutputRow};
 use crate::output::{Bytes, short};
 
 /// Things a user should hear before trusting an average.
-pub(super) fn warn(args: &Args, planned: &[Planned], series: &Series, numbers: &[u64], notes: &mut Vec<String>) {
+pub(super) fn warn(
+    args: &Args,
+    planned: &[Planned],
+    series: &Series,
+    numbers: &[u64],
+    from: Option<RatesFrom>,
+    notes: &mut Vec<String>,
+) {
+    let assumed = match from {
+        Some(RatesFrom::Checkpoints) => ", with its own rate (--rates FILE if there were others, a warm-up's say)",
+        _ => "",
+    };
     if let Some(worst) = planned.iter().filter(|plan| plan.before > 0.0).max_by(|a, b| a.before.total_cmp(&b.before)) {
         notes.push(format!(
-            "the path's start (w_0, the centre, which weighs most) is missing: the first checkpoint, {}, stands in for {:.1} % of the mass at λ = {}",
+            "the path's start (w_0, the centre, which weighs most) is missing: the first checkpoint, {}, stands in for {:.1} % of the mass at λ = {}{}",
             numbers[0],
             100.0 * worst.before,
             short(worst.strength.unwrap_or(f64::NAN)),
+            assumed
         ));
     }
     let gaps: Vec<u64> = numbers.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let mut sorted = gaps.clone();
     sorted.sort_unstable();
     if let Some(&usual) = sorted.get(sorted.len() / 2)
+        && usual > 0
         && let Some(at) = gaps.iter().position(|&gap| gap > usual.saturating_add(usual / 2))
     {
         notes.push(format!(
@@ -33,21 +49,41 @@ pub(super) fn warn(args: &Args, planned: &[Planned], series: &Series, numbers: &
             numbers[at + 1]
         ));
     }
-    let unresolved: Vec<String> = planned
-        .iter()
-        .filter(|plan| plan.status.reason == Reason::Unresolved)
-        .map(|plan| short(plan.strength.unwrap_or(f64::NAN)))
-        .collect();
-    if !unresolved.is_empty() {
+    let unresolved = || planned.iter().filter(|plan| plan.unresolved).filter_map(|plan| plan.strength);
+    if let Some(least) = unresolved().reduce(f64::min) {
+        // (What one λ is too large for, any larger one is.)
+        let (count, least) = (unresolved().count(), short(least));
+        let which =
+            if count > 1 { format!("{count} strengths, λ = {least} and more") } else { format!("λ = {least}") };
         notes.push(format!(
-            "checkpoints this far apart cannot resolve λ = {}: save more often, or keep a dial while training",
-            unresolved.join(", ")
+            "checkpoints this far apart cannot resolve {which}: save more often, or keep a dial while training"
+        ));
+    }
+    let unplaced = planned.iter().filter(|plan| plan.unplaced > 0.01).max_by(|a, b| a.unplaced.total_cmp(&b.unplaced));
+    if let Some(worst) = unplaced {
+        notes.push(format!(
+            "had rates changed right behind a checkpoint, or right before the next, or been others before the first that is known, up to {:.1} % of the weights{} would lie on others: --rates FILE if rates were logged",
+            100.0 * worst.unplaced,
+            worst.strength.map_or_else(String::new, |l2| format!(" at λ = {}", short(l2)))
+        ));
+    }
+    let idle = planned.iter().filter(|plan| plan.kind == "l2" && plan.remaining.is_some_and(|left| left > 0.99));
+    if let Some(largest) = idle.filter_map(|plan| plan.strength).reduce(f64::max) {
+        notes.push(format!(
+            "λ = {} moves less than 1 % of the mass: without effect on this path, as any smaller one (λ times the sum of the rates is what counts; --l2 auto spans it)",
+            short(largest)
         ));
     }
     if let Some(plan) = planned.iter().find(|plan| !plan.group_l2.is_empty()) {
-        let all: Vec<String> = plan.group_l2.iter().map(|&l2| short(l2)).collect();
-        let l2 = short(plan.strength.unwrap_or(f64::NAN));
-        notes.push(format!("λ = {l2} penalizes the parameter groups with {} (--json has every λ's)", all.join(", ")));
+        let (all, l2) = (&plan.group_l2, short(plan.strength.unwrap_or(f64::NAN)));
+        let which = match all.len() {
+            0..=8 => all.iter().map(|&l2| short(l2)).collect::<Vec<_>>().join(", "),
+            _ => {
+                let [least, most] = [f64::min, f64::max].map(|pick| all.iter().copied().reduce(pick).unwrap_or(0.0));
+                format!("{} to {}", short(least), short(most))
+            }
+        };
+        notes.push(format!("λ = {l2} penalizes the parameter groups with {which} (--json has every λ's)"));
     }
     let copied = copied(series);
     if copied.statistics > 0 {
@@ -65,19 +101,16 @@ pub(super) fn warn(args: &Args, planned: &[Planned], series: &Series, numbers: &
     if copied.asked > 0 {
         notes.push(format!("{} tensors are the last checkpoint's, as --copy asks", copied.asked));
     }
-    if series.paths[0].is_dir()
-        && let Ok((_, left)) = sidecars(&series.paths[0])
-        && !left.is_empty()
-    {
-        notes.push(format!(
-            "not copied from {}: {} (links out of it, or very large)",
-            series.paths[0].display(),
-            left.join(", ")
-        ));
-    }
-    if series.paths.len() == 1 {
-        notes.push("there is one checkpoint only: its average is itself".into());
-    }
+    notes.extend(series.home.as_deref().and_then(left_alone));
+}
+
+/// Which of the small files beside the weights are not copied.
+pub(crate) fn left_alone(home: &Path) -> Option<String> {
+    let (_, left) = sidecars(home).ok()?;
+    let named = left.iter().take(5).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+    let more = if left.len() > 5 { format!(" and {} more", left.len() - 5) } else { String::new() };
+    let home = home.display();
+    (!left.is_empty()).then(|| format!("not copied from {home}: {named}{more} (links out of it, or very large)"))
 }
 
 #[derive(Serialize)]
@@ -99,12 +132,21 @@ pub(super) fn copied(series: &Series) -> Copied {
 }
 
 pub(super) fn inputs_json(series: &Series, made: &Provenance, numbers: &[u64]) -> Vec<Value> {
-    let rows = series.paths.iter().zip(numbers).zip(&made.kept);
-    rows.map(|((path, number), &step)| json!({ "path": path.display().to_string(), "step": number, "rate": made.rate_at(step) }))
-        .collect()
+    let rows = series.paths.iter().zip(numbers).zip(made.kept.iter().zip(&made.steps));
+    let row = |((path, number), (&kept, step)): ((&PathBuf, &u64), (&u64, &u64))| json!({ "path": path.display().to_string(), "number": number, "step": step, "rate": made.rate_at(kept) });
+    rows.map(row).collect()
 }
 
-#[allow(clippy::too_many_arguments)]
+/// What a run did, for its listing.
+pub(super) struct Done<'a> {
+    pub(super) report: &'a Report,
+    /// Bytes of all outputs.
+    pub(super) bytes: u64,
+    /// Seconds.
+    pub(super) total: f64,
+    pub(super) judged: &'a Judged,
+}
+
 pub(super) fn listing(
     args: &Args,
     series: &Series,
@@ -112,19 +154,26 @@ pub(super) fn listing(
     numbers: &[u64],
     planned: &[Planned],
     rows: &[OutputRow],
-    report: &Report,
-    total: f64,
-    removed: bool,
+    done: &Done<'_>,
 ) -> String {
     let mut out = describe(series, made, numbers);
     let kinds = planned.iter().map(|plan| plan.kind.chars().count()).max().unwrap_or(0).max(8);
     let statuses: Vec<_> = planned.iter().map(|plan| (&plan.kind, plan.status)).collect();
     for (at, (kind, status)) in statuses.iter().enumerate() {
         if !statuses[..at].contains(&(kind, *status)) {
-            let _ = writeln!(out, "{kind:<kinds$}  {}: {}", status.standing, status.reason);
+            let own = planned.iter().filter(|plan| plan.kind == **kind && plan.status == *status);
+            let unplaced = own.map(|plan| plan.unplaced).fold(0.0, f64::max);
+            let much = match status.reason {
+                Reason::InterpolatedRates | Reason::UnplacedRates if unplaced > 0.0 => {
+                    format!(", which matters for at most {:.1} % of the weights", 100.0 * unplaced)
+                }
+                _ => String::new(),
+            };
+            let _ = writeln!(out, "{kind:<kinds$}  {}: {}{much}", status.standing, status.reason);
         }
     }
-    let scored = rows.iter().any(|row| row.score.is_some());
+    let (report, removed, baseline) = (done.report, done.judged.removed, done.judged.baseline);
+    let scored = baseline.is_some();
     let width = planned.iter().map(|plan| plan.path.display().to_string().chars().count()).max().unwrap_or(0).max(6);
     let _ = writeln!(
         out,
@@ -135,6 +184,10 @@ pub(super) fn listing(
         "last",
         if scored { "      score" } else { "" }
     );
+    if let Some(score) = baseline {
+        let _ =
+            writeln!(out, "{:>kinds$} {:>10}  {:>9}  {:>9}  {:>9}  last checkpoint", "", "", "0", "1", short(score));
+    }
     for (plan, row) in planned.iter().zip(rows) {
         let strength = plan.strength.map_or_else(String::new, short);
         // (Of the first group, where groups have weights of their own; --json has all.)
@@ -142,7 +195,7 @@ pub(super) fn listing(
         let (first, last) = (weights.first().copied().unwrap_or(0.0), weights.last().copied().unwrap_or(0.0));
         let _ = write!(out, "{:>kinds$} {strength:>10}  {:>9}  {:>9}", plan.kind, short(first), short(last));
         if scored {
-            let _ = write!(out, "  {:>9}", row.score.map_or_else(|| "failed".into(), short));
+            let _ = write!(out, "  {:>9}", row.score.map_or_else(|| "—".into(), short));
         }
         let mark = match (row.best, row.skipped, removed) {
             (true, ..) => "  ← best",
@@ -154,14 +207,16 @@ pub(super) fn listing(
         let _ = writeln!(out, "  {path:<width$}{mark}", width = if mark.is_empty() { 0 } else { width });
     }
     if args.dry_run {
-        out.push_str("\nno tensor was read and nothing written (--dry-run)\n");
+        let (count, each) = (rows.iter().filter(|row| !row.skipped).count(), Bytes(done.bytes));
+        let outputs = if count == 1 { "1 output".to_owned() } else { format!("{count} outputs") };
+        let _ = writeln!(out, "\nno tensor was read and nothing written (--dry-run): {outputs} would take {each}");
     } else if report.bytes_read > 0 {
         let _ = writeln!(
             out,
             "\nread {} once, wrote {} in {:.2} s",
             Bytes(report.bytes_read),
             Bytes(report.bytes_written),
-            total
+            done.total
         );
     }
     out
@@ -195,7 +250,10 @@ pub(super) fn describe(series: &Series, made: &Provenance, numbers: &[u64]) -> S
         };
         let from = match from {
             RatesFrom::Given => "the command line",
+            RatesFrom::Scheduler => "the scheduler's settings, run again",
             RatesFrom::Checkpoints => "the checkpoints",
+            RatesFrom::Log => "the trainer's log",
+            RatesFrom::Interpolated => "the checkpoints, interpolated",
         };
         let groups =
             if made.groups.len() > 1 { format!(", {} parameter groups", made.groups.len()) } else { String::new() };

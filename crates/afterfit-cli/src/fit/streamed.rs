@@ -5,7 +5,8 @@ use afterfit::table::{Format, Recipe, Stream, TableOptions, Target};
 use anyhow::Result;
 
 use super::{Args, ModelName, TargetKind, explain, finish, refuse_pointless, settings, treat_as_classes};
-use crate::output::{self, Advice};
+use crate::host::Host;
+use crate::output::{self, Advice, Inputs};
 
 /// Where the free memory is not known, files above a quarter of this are streamed.
 const USUAL_MEMORY: u64 = 8 << 30;
@@ -49,7 +50,7 @@ pub(super) fn survey(args: &Args, options: &TableOptions) -> Result<Option<Strea
 }
 
 /// Fits it and shows the path.
-pub(super) fn run(args: &Args, stream: &Stream, read_seconds: f64) -> Result<()> {
+pub(super) fn run(args: &Args, host: &Host<'_>, stream: &Stream, read_seconds: f64, inputs: &Inputs) -> Result<()> {
     refuse_pointless(args, ModelChoice::Linear, treat_as_classes(args, stream.levels()))?;
     let rows_apart = [
         ("--weights", args.weights.is_some()),
@@ -66,23 +67,28 @@ pub(super) fn run(args: &Args, stream: &Stream, read_seconds: f64) -> Result<()>
         ));
     }
     if !args.quiet {
-        eprintln!(
+        output::say(&format!(
             "{} rows × {} features in {}, read a piece at a time{}; model: linear",
             stream.rows,
             stream.width,
             args.data.display(),
             if args.stream { "" } else { " because the file is large beside the free memory" }
-        );
+        ));
+    }
+    for note in stream.notes.iter().filter(|_| !args.quiet) {
+        eprintln!("warning: {note}");
     }
     let test = args.test.as_ref().map(|file| stream.alike(file, args.format)).transpose();
     let test = test.map_err(|error| explain(error.into()))?;
     let validation = args.cv.map_or(Validation::Share(args.validation), Validation::Folds);
     let settings = settings(args, ModelChoice::Linear, validation, treat_as_classes(args, stream.levels()))?;
     let learned = output::working("training", args.quiet, || learn_streamed(stream, test.as_ref(), &settings));
+    // (A table that changed may be what went wrong.)
+    inputs.require_unchanged()?;
     let mut learned = learned.map_err(explain)?;
     learned.seconds.read = read_seconds;
     let names = stream.columns.recipe.as_ref().map(Recipe::feature_names);
-    finish(args, learned, "linear", names.as_deref(), None)
+    finish(args, host, learned, "linear", names.as_deref(), None)
 }
 
 /// Whether the file is large beside the free memory, and can be streamed at all.

@@ -11,7 +11,7 @@ use crate::{afterfit, entries, folder, json, transcript};
 fn fixtures() -> TempDir {
     let here = folder(&[]);
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../afterfit/tests/fixtures");
-    for name in ["plain", "legacy", "wrapped", "safetensors", "odd"] {
+    for name in ["plain", "legacy", "wrapped", "safetensors", "odd", "shapes"] {
         std::fs::create_dir(here.path().join(name)).unwrap();
         for entry in std::fs::read_dir(from.join(name)).unwrap() {
             let entry = entry.unwrap();
@@ -29,7 +29,7 @@ fn what_average_and_dial_print() {
     let commands: &[&[&str]] = &[
         &["average", "plain", "-o", "out", "--ratio", "0.9999,0.999,0.99,0.9"],
         &["average", "plain", "-o", "one.safetensors", "--ratio", "0.99", "--dry-run"],
-        &["average", "wrapped", "-o", "l2", "--l2", "1e-4,1e-3", "--steps-per-checkpoint", "2"],
+        &["average", "wrapped", "-o", "l2", "--l2", "1e-4,1e-3", "--steps-per-epoch", "2"],
         &["average", "plain", "-o", "csv.npz", "--l2", "1e-3", "--rates", "lr.csv", "--dtype", "f32", "--quadratic"],
         &["average", "plain/step-0.pt", "plain/step-30.pt", "-o", "two.pt", "--uniform"],
         &["average", "plain/step-*.pt", "-o", "some.safetensors", "--last", "2", "--from", "10"],
@@ -49,6 +49,8 @@ fn what_average_and_dial_print() {
             "echo {} scores; case {} in *0.5*) echo 7;; *) echo 3;; esac",
             "--keep",
             "best",
+            "--best",
+            "max",
         ],
     ];
     let mut book = String::new();
@@ -71,6 +73,12 @@ fn average_errors() {
     std::fs::create_dir(at.join("twice")).unwrap();
     std::fs::copy(at.join("plain/step-0.pt"), at.join("twice/step-3.pt")).unwrap();
     std::fs::copy(at.join("plain/step-0.pt"), at.join("twice/step-03.pt")).unwrap();
+    for run in ["logs/version_0/checkpoints", "logs/version_1/checkpoints", "every-second"] {
+        std::fs::create_dir_all(at.join(run)).unwrap();
+        for epoch in [1, 3, 5] {
+            std::fs::copy(at.join("plain/step-0.pt"), at.join(run).join(format!("epoch_{epoch}.pt"))).unwrap();
+        }
+    }
     std::fs::write(at.join("exists.safetensors"), "precious").unwrap();
     std::fs::write(at.join("evil.pt"), "\u{80}").unwrap();
     std::fs::write(at.join("bad.csv"), "step,lr\n0,zero\n").unwrap();
@@ -89,7 +97,7 @@ fn average_errors() {
         &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rates", "bad.csv"],
         &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--momentum", "1"],
         &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--nesterov"],
-        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--steps-per-checkpoint", "0"],
+        &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--steps-per-epoch", "0"],
         &["average", "plain", "-o", "x.safetensors", "--l2", "0.1", "--rate", "0.1", "--origin", "5"],
         &["average", "plain", "-o", "x.safetensors", "--uniform", "--from", "100"],
         &["average", "plain", "-o", "x.safetensors", "--uniform", "--every", "0"],
@@ -99,13 +107,23 @@ fn average_errors() {
         &["average", "plain", "-o", "x.safetensors", "--uniform", "--dtype", "f7"],
         &["average", "plain", "-o", "x.safetensors", "--uniform", "--memory", "much"],
         &["average", "plain", "-o", "x.npz", "--uniform"],
+        &["average", "plain", "-o", "x.onnx", "--uniform"],
+        &["average", "plain", "-o", "x.H5", "--uniform"],
+        &["average", "logs", "-o", "x.pt", "--uniform"],
+        &["average", "wrapped", "-o", "x.pt", "--l2", "1e-2", "--steps-per-epoch", "2"],
+        &["average", "every-second", "-o", "x.pt", "--l2", "0.1", "--rate", "0.1", "--steps-per-epoch", "10"],
         &["average", "plain", "-o", "x.pt", "--uniform", "--shard-size", "1MB"],
-        &["average", "plain", "-o", "no/x.safetensors", "--uniform"],
+        &["average", "plain", "-o", "exists.safetensors/x.safetensors", "--uniform"],
         &["average", "plain", "-o", "exists.safetensors", "--uniform"],
         &["average", "plain", "-o", "exists.safetensors", "--uniform", "--skip-existing"],
         &["average", "plain", "-o", "plain/step-0.pt", "--uniform", "--force"],
         &["average", "plain", "-o", "x.safetensors", "--uniform", "--eval", "true"],
         &["average", "plain", "-o", "x.safetensors", "--keep", "best", "--uniform"],
+        &["average", "plain", "-o", "x.safetensors", "--keep", "best", "--uniform", "--eval", "echo {}"],
+        &["average", "shapes/quantized.pt", "-o", "x.safetensors", "--uniform"],
+        &["average", "shapes/placeholder.pt", "-o", "x.safetensors", "--uniform"],
+        &["average", "plain/step-0.pt", "-o", "x.safetensors", "--uniform"],
+        &["average", "plain", "-o", "x.safetensors", "--uniform", "--lora", "exact"],
         &["average", "plain", "-o", "x.dial", "--dial", "1e-3..1"],
         &["average", "plain", "-o", "x.dial", "--dial", "1..1e-3", "--rate", "0.1"],
         &["average", "plain", "-o", "x.dial", "--dial", "1e-3..1", "--rate", "0.1", "--nodes", "0"],
@@ -114,7 +132,7 @@ fn average_errors() {
         &["average", "missing", "-o", "x.safetensors", "--uniform"],
         &["average", "plain/q*.pt", "-o", "x.safetensors", "--uniform"],
         &["average", "mixed", "-o", "x.safetensors", "--uniform"],
-        &["average", "twice", "-o", "x.safetensors", "--uniform"],
+        &["average", "twice", "-o", "x.safetensors", "--last", "2"],
         &["average", "evil.pt", "-o", "x.safetensors", "--uniform"],
         &["average", "wrapped", "-o", "x.safetensors", "--uniform", "--key", "ema"],
         &["average", "safetensors", "-o", "x.safetensors", "--uniform", "--key", "ema"],
@@ -136,14 +154,30 @@ fn average_errors() {
 fn the_documented_json_of_average() {
     let here = fixtures();
     let at = here.path();
-    let arguments = ["average", "wrapped", "-o", "out", "--l2", "1e-4,1e-2", "--ratio", "0.9", "--json", "-q"];
+    let arguments = [
+        "average",
+        "wrapped",
+        "-o",
+        "out",
+        "--l2",
+        "1e-4,1e-2",
+        "--ratio",
+        "0.9",
+        "--steps-per-epoch",
+        "2",
+        "--rate",
+        "0.1,21:0.01",
+        "--json",
+        "-q",
+    ];
     let dry = json(at, &[&arguments[..], &["--dry-run"]].concat());
     assert!(!at.join("out").exists(), "--dry-run writes nothing");
     let found = json(at, &arguments);
     for key in ["outputs", "inputs", "weights"] {
         assert_eq!(dry[key], found[key], "{key}");
     }
-    assert_eq!(found["inputs"][1], serde_json::json!({"path": "wrapped/epoch=10.ckpt", "step": 10, "rate": 0.1}));
+    let second = serde_json::json!({"path": "wrapped/epoch=10.ckpt", "number": 10, "step": 22, "rate": 0.1});
+    assert_eq!(found["inputs"][1], second, "epochs counted from 0 are saved at their ends");
     assert_eq!(found["inputs"][3]["rate"], Value::Null, "no step leaves the last checkpoint");
     let outputs = found["outputs"].as_array().unwrap();
     assert_eq!(outputs.len(), 3);
@@ -267,12 +301,14 @@ fn evaluation_that_fails_keeps_the_outputs() {
             "0.9,0.5",
             "--keep",
             "best",
+            "--best",
+            "max",
             "-q",
             "--eval",
             "case {} in *0.5*) exit 3;; *) echo 1;; esac",
         ],
     );
-    assert!(printed.starts_with("exit 1") && printed.contains("1 of 2 evaluations failed"), "{printed}");
+    assert!(printed.starts_with("exit 1") && printed.contains("(1 of 2 outputs are evaluated)"), "{printed}");
     assert_eq!(entries(&at.join("out")).len(), 2);
     // A name that would be dangerous to a shell stays a name.
     std::fs::rename(at.join("plain"), at.join("a b'; touch pwned; '")).unwrap();
@@ -298,7 +334,7 @@ fn nothing_of_the_users_is_replaced() {
     let here = fixtures();
     let at = here.path();
     // A checkpoint in shards, and a folder of the user's own.
-    let shards = ["average", "plain/step-0.pt", "-o", "checkpoint-1", "--uniform", "--shard-size", "300B", "-q"];
+    let shards = ["average", "plain/step-0.pt", "-o", "checkpoint-1", "--iterate", "0", "--shard-size", "300B", "-q"];
     afterfit().current_dir(at).args(shards).assert().success();
     std::fs::create_dir(at.join("precious")).unwrap();
     std::fs::write(at.join("precious/notes.txt"), "mine").unwrap();
@@ -306,7 +342,7 @@ fn nothing_of_the_users_is_replaced() {
         let printed = transcript(at, arguments);
         assert!(printed.starts_with("exit 1") && printed.contains(words), "{arguments:?}: {printed}");
     };
-    let average = |out: &'static str| ["average", "checkpoint-1", "-o", out, "--uniform", "--force"];
+    let average = |out: &'static str| ["average", "checkpoint-1", "-o", out, "--iterate", "1", "--force"];
     refused(&average("precious"), "a folder that afterfit did not make");
     assert_eq!(std::fs::read_to_string(at.join("precious/notes.txt")).unwrap(), "mine");
     refused(&average("checkpoint-1/model-00001-of-00007.safetensors"), "inside an input");
@@ -334,7 +370,8 @@ fn nothing_of_the_users_is_replaced() {
     for format in ["safetensors", "pt"] {
         let once = ["average", "plain", "-o", "plain", "--ratio", "0.9,0.8", "--format", format, "-q"];
         afterfit().current_dir(at).args(once).assert().success();
-        refused(&["average", "plain", "-o", "x.safetensors", "--uniform"], "itself an average");
+        let said = transcript(at, &["average", "plain", "-o", "x.safetensors", "--uniform", "--dry-run"]);
+        assert!(said.contains("4 checkpoints") && said.contains("left out: ratio-0.8"), "{said}");
         refused(
             &["average", "plain", "-o", "y", "--uniform", "--filter", &format!("ratio*.{format}")],
             "itself an average",
@@ -371,7 +408,7 @@ fn names_that_are_not_text() {
     std::fs::copy(here.path().join("plain/step-0.pt"), here.path().join(odd)).unwrap();
     let output = afterfit()
         .current_dir(here.path())
-        .args(["average", "--uniform", "--json", "-o", "x.safetensors"])
+        .args(["average", "--iterate", "0", "--json", "-o", "x.safetensors"])
         .arg(odd)
         .output()
         .unwrap();
@@ -467,9 +504,103 @@ fn steps_are_what_users_call_them() {
         let found = json(here.path(), &all);
         found["weights"][0].as_array().unwrap().iter().map(|weight| weight.as_f64().unwrap()).collect()
     };
-    let plain = weights(&["--half-life", "100", "--steps-per-checkpoint", "10"]);
-    assert_eq!(plain, weights(&["--half-life", "100", "--steps-per-checkpoint", "10", "--rate", "0.1"]));
+    let tens = ["--half-life", "100", "--step-regex", "step-(\\d+)", "--steps-per-epoch", "10"];
+    let plain = weights(&tens);
+    assert_eq!(plain, weights(&[&tens[..], &["--rate", "0.1"]].concat()));
     assert!((plain[3] - 0.5).abs() < 1e-12, "{plain:?}");
     let one = weights(&["--iterate", "20", "--from", "10", "--origin", "10", "--rate", "0.1"]);
     assert_eq!(one, [0.0, 1.0, 0.0]);
+}
+
+/// An average that needs no rates does not open the files that have them, whatever they hold.
+#[test]
+fn what_is_not_needed_stays_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in [10, 20] {
+        let here = folder.path().join(format!("checkpoint-{step}"));
+        std::fs::create_dir(&here).unwrap();
+        let header = b"{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        bytes.extend([0; 8]);
+        std::fs::write(here.join("model.safetensors"), bytes).unwrap();
+        std::fs::write(here.join("optimizer.pt"), b"not a pickle").unwrap();
+        std::fs::write(here.join("scheduler.pt"), b"not a pickle").unwrap();
+    }
+    let run = |weighting: &[&str]| {
+        let out = folder.path().join("out");
+        let output = afterfit()
+            .arg("average")
+            .arg(folder.path())
+            .args(weighting)
+            .arg("-o")
+            .arg(&out)
+            .arg("--force")
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let quiet = run(&["--uniform"]);
+    assert!(!quiet.contains("optimizer.pt") && !quiet.contains("scheduler.pt"), "{quiet}");
+    let needed = run(&["--l2", "0.1", "--rate", "0.1"]);
+    assert!(needed.contains("optimizer.pt cannot be read"), "{needed}");
+}
+
+#[test]
+fn the_pages_of_averages_and_dials() {
+    let here = fixtures();
+    let at = here.path();
+    let page = |file: &str| crate::page_data(&std::fs::read_to_string(at.join(file)).unwrap());
+    let eval = "case {} in *0.1*) echo 7;; *) echo 3;; esac";
+    let average = ["average", "plain", "-o", "out", "--l2", "0.01,0.1,1", "--rate", "0.1", "--eval", eval];
+    let printed = json(at, &[&average[..], &["--report", "a.html", "--json", "-q"]].concat());
+    let shown = page("a.html");
+    let scores: Vec<&Value> = shown["rows"].as_array().unwrap().iter().map(|row| &row["validation_score"]).collect();
+    assert_eq!(scores, [3.0, 7.0, 3.0]);
+    assert_eq!((shown["best"].as_u64(), &shown["averaging"]["weights"]), (Some(1), &printed["weights"]));
+    assert_eq!(shown["command"], "afterfit average plain --rate 0.1 --l2 {l2} -o model.safetensors");
+    let refused = transcript(at, &["average", "plain", "-o", "b", "--ratio", "0.9,0.5", "--report", "b.html"]);
+    assert!(refused.starts_with("exit 1") && refused.contains("ratio has none"), "{refused}");
+    assert!(!at.join("b").exists() && !at.join("b.html").exists());
+
+    let dial = ["average", "plain", "-o", "run.dial", "--dial", "1e-3..1", "--rate", "0.1", "--nodes", "8", "-q"];
+    afterfit().current_dir(at).args(dial).assert().success();
+    afterfit().current_dir(at).args(["dial", "info", "run.dial", "--report", "d.html"]).assert().success();
+    let shown = page("d.html");
+    assert_eq!((shown["rows"].as_array().unwrap().len(), shown["path"].is_null()), (41, true));
+    assert!(shown["rows"][0]["error"].is_number() && shown["averaging"]["steps"].as_array().unwrap().len() > 1);
+    let again = transcript(at, &["dial", "info", "run.dial", "--report", "d.html"]);
+    assert!(again.starts_with("exit 1") && again.contains("d.html exists already"), "{again}");
+}
+
+#[test]
+fn distributed_checkpoints_come_out_as_they_came_unless_a_format_is_named() {
+    let here = folder(&[]);
+    let at = here.path();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../afterfit/tests/fixtures/distributed");
+    for step in ["step-10", "step-20"] {
+        std::fs::create_dir_all(at.join("run").join(step)).unwrap();
+        for name in [".metadata", "__0_0.distcp"] {
+            std::fs::copy(from.join(step).join(name), at.join("run").join(step).join(name)).unwrap();
+        }
+    }
+    std::fs::write(at.join("run/step-20/config.json"), "{}").unwrap();
+    let average = |more: &[&str]| json(at, &[&["average", "run", "--json"], more].concat());
+    let found = average(&["-o", "out", "--uniform"]);
+    let notes = found["notes"].to_string();
+    assert!(notes.contains("optimizer") && notes.contains("train_state"), "{notes}");
+    assert_eq!(entries(&at.join("out")), [".metadata", "__0_0.distcp", "afterfit.json", "config.json"]);
+    average(&["-o", "hf", "--uniform", "--format", "safetensors"]);
+    assert_eq!(entries(&at.join("hf")), ["config.json", "model.safetensors"]);
+    average(&["-o", "x.safetensors", "--uniform"]);
+    assert!(at.join("x.safetensors").is_file());
+    // Steps, rates and the optimizer are those inside.
+    let found = average(&["-o", "many", "--l2", "0.1,1", "--rate", "0.1"]);
+    assert_eq!(found["inputs"][1]["step"], 20);
+    assert_eq!(found["outputs"][0]["scheme"], "heavy ball, momentum 0.9");
+    assert_eq!(entries(&at.join("many/l2-1")), entries(&at.join("out")));
+    // One of ours is replaced when that is asked for, kept when it is the same, and no checkpoint.
+    average(&["-o", "out", "--uniform", "--skip-existing"]);
+    average(&["-o", "out", "--uniform", "--force"]);
+    afterfit().current_dir(at).args(["average", "out", "run/step-10", "-o", "no", "--uniform"]).assert().failure();
 }

@@ -2,6 +2,9 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod average;
+mod page;
+mod shapes;
+mod written;
 
 use std::path::Path;
 
@@ -21,7 +24,7 @@ fn transcript(folder: &Path, arguments: &[&str]) -> String {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let kept = text.lines().filter(|line| !line.starts_with("time ")).map(|line| match line.split_once(" in ") {
             Some((start, end)) if end.ends_with(" s") => format!("{start} in … s"),
-            _ if ["passes over the data", "holds the path", "certificate: {", "  path: {", " tensor(s), "]
+            _ if ["passes over the data", "path is kept at", "certificate: {", "  path: {", " tensor(s), "]
                 .iter()
                 .any(|part| line.contains(part)) =>
             {
@@ -217,31 +220,60 @@ fn fit_prints_a_path_and_saves_a_model_that_predicts() {
     let worst = lines[1..].iter().zip(&truth).map(|(p, t)| (p.parse::<f64>().unwrap() - t).abs()).fold(0.0, f64::max);
     assert!(worst < 12.0, "{worst}");
     let page = std::fs::read_to_string(at.join("report.html")).unwrap();
-    assert!(page.contains("town=Bad Tölz, upper") && !page.contains("http://") && !page.contains("https://"));
+    assert!(page.contains("default-src 'none'") && !page.contains("<link") && !page.contains("<script src"));
+}
+
+/// What a page shows.
+fn page_data(page: &str) -> Value {
+    let (_, rest) = page.split_once("id=\"afterfit-data\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }
 
 #[test]
-fn the_report_names_categories_in_full_and_draws_nothing_twice() {
+fn the_report_has_the_models_the_rows_and_the_numbers() {
     let long = "distance_to_the_nearest_body_of_salt_water_in_kilometres";
-    let houses = houses().replace("town", long).replace("Ulm", "NEAR THE OCEAN AND THE BAY");
+    let houses = houses().replace("town", long).replace("Ulm", "NEAR </script> THE BAY");
     let here = folder(&[("houses.csv", &houses), ("flowers.csv", &flowers())]);
-    let report = |table: &str, target: &str| {
+    let report = |table: &str, target: &str, more: &[&str]| {
         let file = format!("{target}.html");
-        let fit = ["fit", table, "--target", target, "--l2", "1e-4..1e2:7", "--report", &file, "-q"];
-        afterfit().current_dir(here.path()).args(fit).assert().success();
-        std::fs::read_to_string(here.path().join(file)).unwrap()
+        let fit =
+            ["fit", table, "--target", target, "--l2", "1e-4..1e2:7", "--report", &file, "--force", "--json", "-q"];
+        let printed = json(here.path(), &[&fit, more].concat());
+        let page = std::fs::read_to_string(here.path().join(file)).unwrap();
+        assert_eq!(page.matches("</script>").count(), 2, "names are data");
+        (printed, page_data(&page))
     };
-    let page = report("houses.csv", "price");
-    let key = "distance_to_the_near…n_kilometres=NEAR THE OCEAN AND THE BAY</li>";
-    assert!(page.contains(key), "the key shows which category it is");
-    assert!(page.contains(&format!("<li title=\"{long}=NEAR THE OCEAN AND THE BAY\">")), "and has the whole name");
-    assert_eq!(page.matches("<figure>").count(), 2, "loss with R², and weights");
-    assert!(page.contains("Loss and R² against λ") && !page.contains("<h2>R² against λ"));
-    assert_eq!(page.matches(", R² ").count(), 7, "a spot for every strength says both values");
-    let (before, table) = page.split_once("<details>").unwrap();
-    assert!(!before.contains("<tr") && table.matches("<tr").count() == 8, "the table of every strength is collapsed");
-    let page = report("flowers.csv", "kind");
-    assert!(page.contains("<h2>Loss against λ") && page.contains("<h2>Accuracy against λ"));
+    let (printed, page) = report("houses.csv", "price", &[]);
+    assert_eq!(page["rows"], printed["path"]);
+    assert_eq!(page["rows"][page["best"].as_u64().unwrap() as usize]["l2"], printed["best_l2"]);
+    let features: Vec<&str> = page["features"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(features.contains(&format!("{long}=NEAR </script> THE BAY").as_str()), "{features:?}");
+    assert_eq!((page["samples"].as_array().unwrap().len(), page["path"]["type"].as_str()), (8, Some("f32")));
+    assert!(page["path"]["error"].as_f64().unwrap() < 1e-4 && page["path"]["rounding"].as_f64().unwrap() < 1e-6);
+    let command = page["command"].as_str().unwrap();
+    assert_eq!(command, "afterfit fit houses.csv --target price --l2 {l2} -o model.safetensors");
+
+    let (_, page) = report("flowers.csv", "kind", &["--cv", "3"]);
+    let rows = flowers().lines().count() as u64 - 1;
+    for confusion in page["confusions"].as_array().unwrap() {
+        let counts = confusion.as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap());
+        assert_eq!(counts.filter_map(Value::as_u64).sum::<u64>(), rows, "each row is held out once");
+    }
+    assert_eq!(page["samples_seen"], true);
+
+    let (_, page) = report("flowers.csv", "kind", &["--average-only"]);
+    assert_eq!((page["standing"].as_str(), page["path"]["type"].as_str()), (Some("approximation"), Some("f32")));
+    let averaging = &page["averaging"];
+    assert_eq!(averaging["weights"].as_array().unwrap().len(), 7);
+    for weights in averaging["weights"].as_array().unwrap() {
+        let sum: f64 = weights.as_array().unwrap().iter().filter_map(Value::as_f64).sum();
+        assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+    }
+
+    let (_, page) = report("houses.csv", "price", &["--model", "kernel"]);
+    assert!(page["path"].is_null() && page["rows"].as_array().unwrap().len() == 7);
+    let (_, page) = report("houses.csv", "price", &["--stream"]);
+    assert!(page["path"].is_object() && page["samples"].as_array().unwrap().is_empty());
 }
 
 #[test]
@@ -289,7 +321,10 @@ fn models_of_other_strengths() {
     assert!(apart(&exact, &rose("read.safetensors", &[])) < 0.05);
     assert!(apart(&exact, &rose("exact.safetensors", &["--l2", "1"])) > 0.1, "another strength is another model");
     assert_eq!(rose("exact.safetensors", &[]), rose("exact.safetensors", &["--l2", "best"]));
-    assert!(apart(&rose("exact.safetensors", &["--l2", "1se"]), &exact) >= 0.0);
+    let chosen = json(at, &["fit", "flowers.csv", "--target", "kind", "--l2", "1e-3..1:9", "--standardize", "--json"]);
+    let one_se = chosen["one_se_l2"].to_string();
+    assert_ne!(chosen["one_se_l2"], chosen["best_l2"], "the flowers tell the two rules apart");
+    assert_eq!(rose("exact.safetensors", &["--l2", "1se"]), rose("exact.safetensors", &["--l2", &one_se]));
     for (l2, says) in [("0.5e-3", "it must be from 0.001 to 1, the path that this model holds"), ("0", "neither")] {
         let refused = transcript(at, &["predict", "exact.safetensors", "flowers.csv", "--l2", l2]);
         assert!(refused.contains(says) && !refused.contains("exit 0"), "{refused}");
@@ -618,7 +653,7 @@ fn a_full_disk_is_an_error() {
         .output()
         .unwrap();
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("error: No space left on device"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("error: stdout: No space left on device"));
 }
 
 #[test]
@@ -652,4 +687,32 @@ fn data_get_says_what_is_missing() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.contains("error: npm could not be started") && message.contains("hint: "), "{message}");
     assert_eq!(entries(&here.path().join("cache")), Vec::<String>::new(), "nothing half-written");
+}
+
+#[test]
+fn tables_that_ask_for_too_much_or_name_oddly() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = (0..40).map(|row| format!("{row},{},{}.5,{row}\n", row % 7, row % 5)).collect();
+    std::fs::write(folder.path().join("t.csv"), format!("\"a, b\",c,y,d\n{rows}")).unwrap();
+    // A name with a comma goes in quotes; the flag may be repeated.
+    let found = json(
+        folder.path(),
+        &["fit", "t.csv", "--target", "y", "--drop", "\"a, b\"", "--drop", "d", "--l2", "0.1", "--json", "-q"],
+    );
+    assert_eq!(found["model"], "linear");
+    let shown = transcript(folder.path(), &["fit", "t.csv", "--target", "y", "--drop", "\"a, b", "--l2", "0.1"]);
+    assert!(shown.contains("is never closed"), "{shown}");
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    std::io::Write::write_all(&mut packed, b"a,y\n").unwrap();
+    (0..100).for_each(|_| std::io::Write::write_all(&mut packed, &b"0,1\n".repeat(1 << 18)).unwrap());
+    std::fs::write(folder.path().join("bomb.csv.gz"), packed.finish().unwrap()).unwrap();
+    let shown = transcript(folder.path(), &["fit", "bomb.csv.gz", "--target", "y"]);
+    assert!(
+        shown.starts_with("exit 1") && shown.contains("more than the ") && shown.contains("--max-memory"),
+        "{shown}"
+    );
+    let prices: String = (0..40).map(|row| format!("${row},{}.5\n", row % 5)).collect();
+    std::fs::write(folder.path().join("p.csv"), format!("price,y\n{prices}")).unwrap();
+    let shown = transcript(folder.path(), &["fit", "p.csv", "--target", "y"]);
+    assert!(shown.contains("column \"price\" holds amounts of money") && shown.contains("--drop price"), "{shown}");
 }

@@ -107,14 +107,15 @@ fn train_average_refresh_evaluate() {
     let error = failure(&["average", "--run", text(&run), "--out", text(&averages)]);
     assert!(error.contains("is there already"), "{error}");
 
-    // λ through the command, with steps and rates from the checkpoints, and off the dial of every iterate.
+    // λ through the command, with steps from the checkpoints and the drop as it was, and off the dial of every iterate.
     let (strided, read) = (at("l2.safetensors"), at("read.safetensors"));
     let afterfit = |arguments: &[&str]| {
         let made = Command::new(afterfit()).args(arguments).output().expect("afterfit");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         String::from_utf8_lossy(&made.stderr).into_owned()
     };
-    let said = afterfit(&["average", text(&checkpoints), "--origin", "1", "--l2", "0.5", "-o", text(&strided)]);
+    let average = ["average", text(&checkpoints), "--origin", "1", "--rate", "0.1,2:0.01", "--l2", "0.5"];
+    let said = afterfit(&[&average[..], &["-o", text(&strided)]].concat());
     assert!(said.contains("each number in the names stands for 12 optimizer steps"), "{said}");
     afterfit(&["dial", "read", text(&run.join("dial.safetensors")), "--l2", "0.5", "-o", text(&read)]);
     let floats = |path: &Path| -> Vec<f32> {

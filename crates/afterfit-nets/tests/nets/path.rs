@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use afterfit::checkpoint::{Average, Checkpoint, Format, Layout, Series};
+use afterfit::checkpoint::{Average, Checkpoint, Layout, Series};
 use afterfit::dial::DialFile;
+use afterfit::files::atomic::Existing;
 use afterfit::stride::kept_weights;
 use afterfit::{Answer, Optimizer, PathInfo, RateRun, Stride, Target};
 use afterfit_nets::augment::{Augmenter, Epoch, REFRESHING};
@@ -61,7 +62,7 @@ fn a_dial_is_the_average_of_the_stored_iterates() {
         let runs = [RateRun { steps: 12, rate: 0.05 }, RateRun { steps: 12, rate: 0.005 }];
         let path = PathInfo::new(optimizer, runs.into_iter().collect());
         let series = Series::open(&paths, None, &[]).expect("a series");
-        let layout = Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: true, memory: None };
+        let layout = Layout { single: true, existing: Existing::Replace, ..Layout::default() };
         let file = DialFile::open(&Folder(folder).dial()).expect("the dial's file");
         let strengths: Vec<f64> = dial.nodes().values().to_vec();
         let kept: Vec<u64> = (0..=24).collect();

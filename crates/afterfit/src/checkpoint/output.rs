@@ -1,42 +1,47 @@
-//! Averages as files: safetensors (one file, or the shards of the first input), `.npz`, and `.pt`.
+//! Averages as files: safetensors (one file, or the shards of the first input), `.npz`, `.pt`, and distributed checkpoints.
 //!
 //! Everything is written under temporary names beside its final place, headers first, and renamed when all of it is
-//! complete. An `.npz` or `.pt` is packed from such a safetensors file.
+//! complete. An `.npz`, a `.pt` or a distributed checkpoint is packed from such a safetensors file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
+use afterfit_core::error::require;
 use afterfit_core::{Answer, Standing};
 use safetensors::Dtype;
 use zip::ZipWriter;
 
 use super::pack::{Unpacked, archive_record, npy_type};
 use super::series::{Series, Treatment};
+use super::shards::Shard;
 use super::stream::{Pass, Row, Sum};
-use super::{CheckpointError, Result, folder, number};
+use super::{CheckpointError, Result, number, sidecars};
 use crate::files::FileError;
-use crate::files::atomic::{Draft, FolderDraft};
+use crate::files::atomic::{Draft, Existing, FolderDraft, make_folders_of};
 use crate::files::safetensors::header_bytes;
-use crate::files::source::write_at;
+use crate::files::source::{most_written, write_at};
 
 /// What a file is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// `.safetensors`, or a folder of them.
+    #[default]
     Safetensors,
     /// numpy's.
     Npz,
     /// PyTorch's: `torch.load` gives the state dictionary.
     Torch,
+    /// PyTorch's distributed checkpoints: a folder that `torch.distributed.checkpoint.load` takes.
+    Distributed,
 }
 
 impl Format {
     /// By a file's ending; safetensors unless it says otherwise.
     #[must_use]
     pub fn of(path: &Path) -> Self {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_lowercase();
         let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
         match () {
             () if ends(&[".npz"]) => Self::Npz,
@@ -52,12 +57,13 @@ impl Format {
             Self::Safetensors => "safetensors",
             Self::Npz => "npz",
             Self::Torch => "pt",
+            Self::Distributed => "dcp",
         }
     }
 }
 
-/// How outputs are laid out.
-#[derive(Debug, Clone)]
+/// How outputs are laid out; by default as safetensors, like the first input, over nothing that is there.
+#[derive(Debug, Clone, Default)]
 pub struct Layout {
     /// The file format.
     pub format: Format,
@@ -69,6 +75,9 @@ pub struct Layout {
     pub single: bool,
     /// Buffers of all threads together, in bytes; a twentieth of the model (1 to 64 MB) when `None`.
     pub memory: Option<u64>,
+    /// What becomes of something that has an output's name already. (A folder is replaced only if it was there when
+    /// writing began.)
+    pub existing: Existing,
 }
 
 /// One average to be written.
@@ -111,6 +120,8 @@ pub struct Record<'a> {
     pub rates: &'a [Option<f64>],
     /// The type asked for.
     pub dtype: Option<Dtype>,
+    /// [`Series::made_from`].
+    pub made_from: &'a serde_json::Value,
 }
 
 impl Record<'_> {
@@ -132,13 +143,14 @@ impl Record<'_> {
             "steps": self.steps,
             "rates": self.rates,
             "dtype": self.dtype.map_or_else(|| "as the inputs".to_owned(), number::name),
+            "made_from": self.made_from,
         })
         .to_string()
     }
 }
 
 /// What writing took.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Seconds of the pass over the checkpoints.
     pub pass_seconds: f64,
@@ -148,12 +160,8 @@ pub struct Report {
     pub bytes_read: u64,
     /// Bytes of all outputs.
     pub bytes_written: u64,
-}
-
-/// A file of an output: its name and its tensors.
-struct Shard {
-    name: String,
-    tensors: Vec<usize>,
+    /// Of averaged products of adapters, by output: what the rank cuts off, relative to all of it.
+    pub lora_errors: Vec<f64>,
 }
 
 /// One output on its way.
@@ -167,13 +175,27 @@ struct Output<'a> {
     places: Vec<(usize, u64)>,
 }
 
+impl Output<'_> {
+    fn file(&self, shard: usize) -> &File {
+        self.single.as_ref().map_or_else(|| &self.files[shard], Draft::file)
+    }
+}
+
 impl Series {
-    /// Whether outputs are folders: the first input was one, or shards are asked for.
+    /// Whether outputs are folders: the last input was one, or shards are asked for.
     #[must_use]
     pub fn writes_folders(&self, layout: &Layout) -> bool {
-        layout.format == Format::Safetensors
-            && !layout.single
-            && (self.shards.is_some() || layout.shard_bytes.is_some())
+        match layout.format {
+            Format::Safetensors => !layout.single && (!self.parts.is_empty() || layout.shard_bytes.is_some()),
+            Format::Distributed => true,
+            Format::Npz | Format::Torch => false,
+        }
+    }
+
+    /// The format of outputs that nobody chose one for: that of the last input, if it was a distributed checkpoint.
+    #[must_use]
+    pub fn native_format(&self) -> Format {
+        if self.origin.is_some() { Format::Distributed } else { Format::Safetensors }
     }
 
     /// The type a tensor is written in.
@@ -182,68 +204,21 @@ impl Series {
         layout.dtype.filter(|_| number::is_averaged(dtype)).unwrap_or(dtype)
     }
 
-    fn shards_of(&self, layout: &Layout) -> Vec<Shard> {
-        let bytes = |at: usize| self.tensors[at].len() * number::size(self.output_dtype(at, layout)).unwrap_or(1);
-        let all = 0..self.tensors.len();
-        let folders = self.writes_folders(layout);
-        let mut shards: Vec<Shard> =
-            match (layout.shard_bytes.filter(|_| folders), self.shards.as_ref().filter(|_| folders)) {
-                (Some(limit), _) => {
-                    let mut groups: Vec<(Vec<usize>, u64)> = Vec::new();
-                    for at in all {
-                        match groups.last_mut() {
-                            Some((group, size)) if *size + bytes(at) <= limit => {
-                                group.push(at);
-                                *size += bytes(at);
-                            }
-                            _ => groups.push((vec![at], bytes(at))),
-                        }
-                    }
-                    let count = groups.len();
-                    let name = |i: usize| match count {
-                        1 => "model.safetensors".to_owned(),
-                        _ => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
-                    };
-                    groups.into_iter().enumerate().map(|(i, (tensors, _))| Shard { name: name(i), tensors }).collect()
-                }
-                (None, Some(names)) => {
-                    let of = self.shards_of_tensors();
-                    let shard = |(i, name): (usize, &String)| {
-                        let tensors = all.clone().filter(|&at| of[at] == i).collect();
-                        let stem =
-                            name.strip_suffix(".bin").or_else(|| name.strip_suffix(".safetensors")).unwrap_or(name);
-                        let stem = stem.strip_prefix("pytorch_").unwrap_or(stem);
-                        Shard { name: format!("{stem}.safetensors"), tensors }
-                    };
-                    names.iter().enumerate().map(shard).collect()
-                }
-                (None, None) => vec![Shard { name: String::new(), tensors: all.collect() }],
-            };
-        for shard in &mut shards {
-            // Wide types first, as safetensors' own writer has them: every tensor is then aligned.
-            let width = |at: &usize| std::cmp::Reverse(number::size(self.output_dtype(*at, layout)));
-            shard.tensors.sort_by_key(width);
-        }
-        shards
+    pub(super) fn output_bytes(&self, at: usize, layout: &Layout) -> u64 {
+        self.tensors[at].len() * number::size(self.output_dtype(at, layout)).unwrap_or(1)
     }
 
-    /// Which shard each tensor of the first checkpoint was in.
-    fn shards_of_tensors(&self) -> Vec<usize> {
-        // A shard takes two places among the files when it had to be unpacked.
-        let mut shard = 0;
-        let files = &self.files[0];
-        let of_file: Vec<usize> = (0..files.len())
-            .map(|i| {
-                shard += usize::from(i > 0 && files[i].path() != files[i - 1].path());
-                shard
-            })
-            .collect();
-        self.places[0].iter().map(|place| of_file[place.file as usize]).collect()
+    /// Bytes of the tensors of one output.
+    #[must_use]
+    pub fn bytes_of_output(&self, layout: &Layout) -> u64 {
+        let is_written =
+            |at: &usize| layout.format != Format::Torch || !matches!(self.treatments[*at], Treatment::Tied(_));
+        (0..self.tensors.len()).filter(is_written).map(|at| self.output_bytes(at, layout)).sum()
     }
 
     /// Bytes of buffers when none are set: a small share of a model, within reason.
     pub(super) fn default_memory(&self) -> u64 {
-        (self.model_bytes() / 20).clamp(1 << 20, 64 << 20)
+        (self.model_bytes() / 28).clamp(1 << 20, 64 << 20)
     }
 
     /// Writes every average in one pass over the checkpoints. Nothing appears under a final name before all are
@@ -256,6 +231,27 @@ impl Series {
         Ok(report)
     }
 
+    /// Refuses weights that are not one finite number for each checkpoint, of each mass sequence.
+    fn require_weights(&self, rows: &[Row]) -> Result<()> {
+        require(!rows.is_empty(), "number of averages", 0.0, "at least 1")?;
+        let (count, sequences) = (self.files.len(), self.sequences.iter().max().map_or(1, |last| last + 1));
+        for row in rows {
+            let found = row.weights.len();
+            require(found >= sequences, "number of mass sequences", found as f64, format!("at least {sequences}"))?;
+            for weights in &row.weights {
+                let found = weights.len();
+                require(
+                    found == count,
+                    "number of weights",
+                    found as f64,
+                    format!("{count}, one for each checkpoint"),
+                )?;
+                weights.iter().try_for_each(|&weight| require(weight.is_finite(), "weight", weight, "finite"))?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn write_rows(
         &self,
         averages: &[Average],
@@ -264,6 +260,7 @@ impl Series {
         layout: &Layout,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Report> {
+        self.require_weights(rows)?;
         if layout.format == Format::Npz {
             let lacking = (0..self.tensors.len()).map(|at| (at, self.output_dtype(at, layout)));
             if let Some((at, dtype)) = lacking.into_iter().find(|(_, dtype)| npy_type(*dtype).is_none()) {
@@ -274,7 +271,19 @@ impl Series {
             }
         }
         let shards = self.shards_of(layout);
-        raise_file_limit();
+        if layout.format == Format::Safetensors {
+            require_names(self, &shards)?;
+        }
+        let (files, limit) = (averages.len() * shards.len(), most_written());
+        if files > limit {
+            return Err(CheckpointError::Setting(format!(
+                "{files} files are to be written at a time ({} outputs of {}), and the system lets {limit} be open: raise it \
+                 with ulimit -n {}, or ask for fewer strengths at a time",
+                averages.len(),
+                shards.len(),
+                2 * files + 64
+            )));
+        }
         let start = std::time::Instant::now();
         let drafts: Result<Vec<Output>> = averages.iter().map(|average| self.draft(average, &shards, layout)).collect();
         let drafts = drafts?;
@@ -291,7 +300,7 @@ impl Series {
                 |draft: &'_ Output| -> Vec<(usize, u64)> { names[at].iter().map(|&name| draft.places[name]).collect() };
             drafts
                 .iter()
-                .map(|draft| of(draft).into_iter().map(|(shard, offset)| (&draft.files[shard], offset)).collect())
+                .map(|draft| of(draft).into_iter().map(|(shard, offset)| (draft.file(shard), offset)).collect())
                 .collect()
         };
         let mut sums = Vec::new();
@@ -300,18 +309,20 @@ impl Series {
                 Treatment::Average if !tensor.is_empty() => sums.push(Sum {
                     tensor,
                     places: self.places.iter().map(|places| &places[at]).collect(),
+                    start: self.start_of(at),
                     sequence: self.sequences.get(at).copied().unwrap_or(0),
                     dtype: self.output_dtype(at, layout),
                     targets: targets(at),
                 }),
-                Treatment::Average | Treatment::Tied(_) => {}
+                Treatment::Average | Treatment::Tied(_) | Treatment::Product => {}
                 Treatment::CopyType | Treatment::CopyStatistics | Treatment::CopyAsked => {
                     self.copy(at, self.output_dtype(at, layout), &targets(at).concat(), &averages[0].path)?;
                 }
             }
         }
+        let lora_errors = self.write_products(rows, layout, &|row, at| targets(at).swap_remove(row))?;
         let memory = layout.memory.unwrap_or_else(|| self.default_memory());
-        Pass { files: &self.files, sums: &sums, rows, centered, memory, progress }.run()?;
+        Pass { files: &self.files, sums: &sums, rows, centered, memory, progress, watch: &self.watch }.run()?;
         let bytes_read =
             sums.iter().map(|sum| sum.tensor.len() * number::size(sum.tensor.dtype).unwrap_or(1)).sum::<u64>()
                 * self.files.len() as u64;
@@ -322,10 +333,14 @@ impl Series {
         for draft in drafts {
             ready.push(self.pack(draft, &shards, layout)?);
         }
+        self.watch.require()?;
+        self.require_unchanged()?;
+        // Before any output has its name: none of those that are to stay has appeared since.
+        ready.iter().try_for_each(Finished::require_free)?;
         for finished in ready {
             bytes_written += finished.put()?;
         }
-        Ok(Report { pass_seconds, bytes_read, bytes_written, ..Report::default() })
+        Ok(Report { pass_seconds, bytes_read, bytes_written, lora_errors, ..Report::default() })
     }
 
     /// Temporary files of an output, with their headers written and every tensor's place known.
@@ -335,7 +350,7 @@ impl Series {
         let mut draft =
             Output { average, folder: None, files: Vec::new(), single: None, places: vec![(0, 0); self.tensors.len()] };
         if self.writes_folders(layout) {
-            draft.folder = Some(FolderDraft::create(path)?);
+            draft.folder = Some(FolderDraft::create(path, layout.existing)?);
         }
         let mut metadata: BTreeMap<String, String> = self.metadata.clone();
         metadata.retain(|name, _| name != "afterfit" && !TRAINING_KEYS.contains(&name.as_str()));
@@ -346,32 +361,24 @@ impl Series {
                 .tensors
                 .iter()
                 .map(|&at| {
-                    (self.tensors[at].name.clone(), self.output_dtype(at, layout), self.tensors[at].shape.clone())
+                    let name = self.tensors[at].name[shard.prefix..].to_owned();
+                    (name, self.output_dtype(at, layout), self.tensors[at].shape.clone())
                 })
                 .collect();
             let (header, offsets) = header_bytes(&described, &metadata, 0);
             for (&at, offset) in shard.tensors.iter().zip(offsets) {
                 draft.places[at] = (i, offset);
             }
-            let file = match &draft.folder {
+            match draft.folder.as_ref().filter(|_| layout.format == Format::Safetensors) {
                 Some(folder) => {
-                    let mut options = File::options();
-                    options
-                        .read(true)
-                        .write(true)
-                        .create_new(true)
-                        .open(folder.folder().join(&shard.name))
-                        .map_err(&io)?
+                    let name = folder.folder().join(&shard.name);
+                    make_folders_of(&shard.name, folder.folder()).map_err(&io)?;
+                    let file = File::options().read(true).write(true).create_new(true).open(name).map_err(&io)?;
+                    draft.files.push(file);
                 }
-                None => {
-                    let single = Draft::create(path)?;
-                    let file = single.file().try_clone().map_err(&io)?;
-                    draft.single = Some(single);
-                    file
-                }
-            };
-            write_at(&file, &header, 0).map_err(&io)?;
-            draft.files.push(file);
+                None => draft.single = Some(Draft::create(path, layout.existing)?),
+            }
+            write_at(draft.file(i), &header, 0).map_err(&io)?;
         }
         Ok(draft)
     }
@@ -381,17 +388,16 @@ impl Series {
         let tensor = &self.tensors[at];
         let last = self.places.len() - 1;
         let place = &self.places[last][at];
-        let file = &self.files[last][place.file as usize];
         let mut reader = super::stream::Copier::default();
         let mut start = 0;
         while start < tensor.len() {
             let count = (tensor.len() - start).min(super::stream::CHUNK as u64) as usize;
-            let bytes = reader.chunk(file, place, tensor, start, count, dtype)?;
+            let bytes = reader.chunk(&self.files[last], place, tensor, start, count, dtype)?;
             if self.treatments[at] == Treatment::CopyStatistics
                 && let Some(position) = number::first_overflow(dtype, bytes)
             {
                 return Err(CheckpointError::NotFinite {
-                    path: file.path().into(),
+                    path: self.files[last][place.file as usize].path().into(),
                     name: tensor.name.clone(),
                     value: f64::NAN,
                     position: start + position as u64,
@@ -413,62 +419,47 @@ impl Series {
         let io = |source| FileError::Io { path: path.clone(), source };
         if let Some(folder) = draft.folder {
             drop(draft.files);
-            self.write_index(folder.folder(), shards, layout).map_err(io)?;
-            if self.paths[0].is_dir() {
-                for name in folder::sidecars(&self.paths[0])?.0 {
-                    // (copy follows links and takes the permissions along.)
-                    std::fs::copy(self.paths[0].join(&name), folder.folder().join(&name)).map_err(io)?;
-                }
+            if let Some(single) = draft.single {
+                let source = Unpacked { series: self, layout, file: single.file(), places: &draft.places };
+                source.write_distributed(folder.folder(), &draft.average.record).map_err(io)?;
+            }
+            self.write_indexes(folder.folder(), shards, layout).map_err(io)?;
+            if let Some(home) = &self.home {
+                sidecars::copy(home, folder.folder())?;
+                self.rewrite_config(folder.folder()).map_err(io)?;
             }
             return Ok(Finished::Folder(folder));
         }
         let single = draft.single.ok_or_else(|| CheckpointError::Setting("an output without a file".into()))?;
         let packed = match layout.format {
-            Format::Safetensors => return Ok(Finished::File(single)),
-            Format::Npz | Format::Torch => Draft::create(&path)?,
+            Format::Safetensors | Format::Distributed => return Ok(Finished::File(single)),
+            Format::Npz | Format::Torch => Draft::create(&path, layout.existing)?,
         };
         let mut writer = ZipWriter::new(BufWriter::with_capacity(1 << 16, packed.file().try_clone().map_err(io)?));
-        let source = Unpacked { series: self, layout, file: &draft.files[0], places: &draft.places };
-        writer.set_comment(archive_record(&draft.average.record)).map_err(|error| io(error.into()))?;
+        let source = Unpacked { series: self, layout, file: single.file(), places: &draft.places };
+        let record = &draft.average.record;
         let written = match layout.format {
-            Format::Npz => source.write_npz(writer),
-            _ => source.write_torch(writer),
+            Format::Npz => {
+                writer.set_comment(archive_record(record)).map_err(|error| io(error.into()))?;
+                source.write_npz(writer)
+            }
+            _ => source.write_torch(writer, record),
         };
         written.map_err(io)?;
         Ok(Finished::File(packed))
     }
-
-    fn write_index(&self, folder: &Path, shards: &[Shard], layout: &Layout) -> std::io::Result<()> {
-        if shards.len() < 2 {
-            return Ok(());
-        }
-        let mut map = BTreeMap::new();
-        let mut total = 0;
-        for shard in shards {
-            for &at in &shard.tensors {
-                map.insert(self.tensors[at].name.as_str(), shard.name.as_str());
-                total += self.tensors[at].len() * number::size(self.output_dtype(at, layout)).unwrap_or(1);
-            }
-        }
-        let index = serde_json::json!({ "metadata": { "total_size": total }, "weight_map": map });
-        let mut text = serde_json::to_string_pretty(&index)?;
-        text.push('\n');
-        let kept = self
-            .index
-            .as_deref()
-            .filter(|name| layout.shard_bytes.is_none() && name.ends_with(".safetensors.index.json"));
-        std::fs::write(folder.join(kept.unwrap_or("model.safetensors.index.json")), text)
-    }
 }
 
-/// Hundreds of checkpoints, strengths and shards are open at a time: as many as the system lets us.
-fn raise_file_limit() {
-    #[cfg(target_os = "linux")]
-    {
-        use rustix::process::{Resource, getrlimit, setrlimit};
-        let limit = getrlimit(Resource::Nofile);
-        // (Refused, the old limit stays, and opening one file too many is an error that says so.)
-        let _ = setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum });
+/// Refuses a tensor that a safetensors header cannot name: nobody could read the file.
+fn require_names(series: &Series, shards: &[Shard]) -> Result<()> {
+    let names =
+        shards.iter().flat_map(|shard| shard.tensors.iter().map(|&at| &series.tensors[at].name[shard.prefix..]));
+    match names.into_iter().find(|name| *name == "__metadata__") {
+        None => Ok(()),
+        Some(name) => Err(CheckpointError::Setting(format!(
+            "tensor {name}: a safetensors file uses that name for its own header, and could not be read: \
+             --format pt and --format npz can hold it"
+        ))),
     }
 }
 
@@ -483,6 +474,14 @@ enum Finished {
 }
 
 impl Finished {
+    fn require_free(&self) -> Result<()> {
+        match self {
+            Self::File(draft) => draft.require_free()?,
+            Self::Folder(draft) => draft.require_free()?,
+        }
+        Ok(())
+    }
+
     /// Gives the output its name; returns its bytes.
     fn put(self) -> Result<u64> {
         Ok(match self {

@@ -7,11 +7,17 @@ use safetensors::Dtype;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::number;
 use super::output::Layout;
 use super::series::{Series, Treatment};
+use super::shape::{Slot, Writer};
+use super::stream::{CHUNK, Copier};
+use super::{Tensor, number};
 
-/// The record as an archive's comment, which has room for 65 535 bytes: without the weights and inputs when they are many.
+/// Name of the record in a PyTorch archive.
+pub(super) const RECORD: &str = "afterfit.json";
+
+/// The record as the comment of an `.npz` (an entry would be one of its arrays), which has room for 65 535
+/// bytes: without the weights and inputs when they are many.
 pub(super) fn archive_record(record: &str) -> String {
     if record.len() <= 60_000 {
         return record.to_owned();
@@ -32,7 +38,7 @@ pub(super) struct Unpacked<'a> {
 }
 
 /// Entries are stored, on a fixed date: the same content is the same bytes.
-fn stored(bytes: u64, align: u16) -> SimpleFileOptions {
+pub(super) fn stored(bytes: u64, align: u16) -> SimpleFileOptions {
     SimpleFileOptions::default()
         .compression_method(CompressionMethod::Stored)
         .last_modified_time(zip::DateTime::default())
@@ -43,16 +49,16 @@ fn stored(bytes: u64, align: u16) -> SimpleFileOptions {
 type Zip = ZipWriter<BufWriter<File>>;
 
 impl Unpacked<'_> {
-    fn dtype(&self, at: usize) -> Dtype {
+    pub(super) fn dtype(&self, at: usize) -> Dtype {
         self.series.output_dtype(at, self.layout)
     }
 
-    fn bytes(&self, at: usize) -> u64 {
+    pub(super) fn bytes(&self, at: usize) -> u64 {
         self.series.tensors[at].len() * number::size(self.dtype(at)).unwrap_or(1)
     }
 
     /// Streams a tensor's numbers into the current entry.
-    fn copy(&self, at: usize, zip: &mut Zip) -> std::io::Result<()> {
+    pub(super) fn copy(&self, at: usize, zip: &mut impl Write) -> std::io::Result<()> {
         let mut file = BufReader::with_capacity(1 << 16, self.file);
         file.seek(SeekFrom::Start(self.places[at].1))?;
         std::io::copy(&mut file.take(self.bytes(at)), zip)?;
@@ -77,9 +83,12 @@ impl Unpacked<'_> {
         zip.finish()?.flush()
     }
 
-    pub(super) fn write_torch(&self, mut zip: Zip) -> std::io::Result<()> {
+    /// The record is an entry of its own: torch looks for the end of an archive without reckoning with a long comment.
+    pub(super) fn write_torch(&self, mut zip: Zip, record: &str) -> std::io::Result<()> {
         zip.start_file("archive/data.pkl", stored(0, 64))?;
         zip.write_all(&self.pickle())?;
+        zip.start_file(format!("archive/{RECORD}"), stored(record.len() as u64, 1))?;
+        zip.write_all(record.as_bytes())?;
         zip.start_file("archive/byteorder", stored(0, 1))?;
         zip.write_all(b"little")?;
         for at in 0..self.series.tensors.len() {
@@ -88,92 +97,119 @@ impl Unpacked<'_> {
                 self.copy(at, &mut zip)?;
             }
         }
+        for (i, tensor) in self.series.shape(self.layout).map_or(&[][..], |shape| &shape.copied).iter().enumerate() {
+            let bytes = tensor.len() * number::size(tensor.dtype).unwrap_or(1);
+            zip.start_file(format!("archive/data/{}", self.series.tensors.len() + i), stored(bytes, 64))?;
+            self.copy_setting(tensor, &mut zip)?;
+        }
         zip.start_file("archive/version", stored(0, 1))?;
         zip.write_all(b"3\n")?;
         zip.finish()?.flush()
     }
 
-    /// The state dictionary: an ordered dictionary of calls that rebuild tensors from storages.
-    fn pickle(&self) -> Vec<u8> {
-        let mut out = b"\x80\x02ccollections\nOrderedDict\n)R(".to_vec();
-        let text = |out: &mut Vec<u8>, text: &str| {
-            out.push(b'X');
-            out.extend((text.len() as u32).to_le_bytes());
-            out.extend(text.as_bytes());
-        };
-        let int = |out: &mut Vec<u8>, value: u64| match i32::try_from(value) {
-            Ok(small) => {
-                out.push(b'J');
-                out.extend(small.to_le_bytes());
-            }
-            // (No count or size reaches the sign bit.)
-            Err(_) => {
-                out.extend(b"\x8a\x08");
-                out.extend(value.to_le_bytes());
-            }
-        };
-        for (at, tensor) in self.series.tensors.iter().enumerate() {
-            let storage = match self.series.treatments[at] {
-                Treatment::Tied(first) => first,
-                _ => at,
-            };
-            let dtype = self.dtype(at);
-            let (class, untyped) = storage_class(dtype);
-            text(&mut out, &tensor.name);
-            out.extend(if untyped.is_some() {
-                &b"ctorch._utils\n_rebuild_tensor_v3\n("[..]
-            } else {
-                b"ctorch._utils\n_rebuild_tensor_v2\n("
-            });
-            out.push(b'(');
-            text(&mut out, "storage");
-            out.extend(format!("c{class}\n").as_bytes());
-            text(&mut out, &storage.to_string());
-            text(&mut out, "cpu");
-            int(&mut out, if untyped.is_some() { self.bytes(at) } else { tensor.len() });
-            out.extend(b"tQ");
-            int(&mut out, 0);
-            for sizes in [tensor.shape.iter().map(|&length| length as u64).collect(), super::contiguous(&tensor.shape)]
-            {
-                out.push(b'(');
-                sizes.into_iter().for_each(|size: u64| int(&mut out, size));
-                out.push(b't');
-            }
-            out.extend(b"\x89ccollections\nOrderedDict\n)R");
-            if let Some(name) = untyped {
-                out.extend(format!("ctorch\n{name}\n").as_bytes());
-            }
-            out.extend(b"tR");
+    /// Copies a tensor of the last checkpoint that is not the model's.
+    fn copy_setting(&self, tensor: &Tensor, zip: &mut Zip) -> std::io::Result<()> {
+        let files = &self.series.files[self.series.files.len() - 1];
+        let mut reader = Copier::default();
+        let mut start = 0;
+        while start < tensor.len() {
+            let count = (tensor.len() - start).min(CHUNK as u64) as usize;
+            let bytes = reader.chunk(files, &tensor.place, tensor, start, count, tensor.dtype);
+            zip.write_all(bytes.map_err(std::io::Error::other)?)?;
+            start += count as u64;
         }
-        out.extend(b"u.");
-        out
+        Ok(())
+    }
+
+    /// What `torch.load` gives: the last input's own structure where it was PyTorch's, else a dictionary of tensors.
+    fn pickle(&self) -> Vec<u8> {
+        if let Some(shape) = self.series.shape(self.layout) {
+            let put = |writer: &mut Writer, slot| match slot {
+                Slot::Model(at) => self.put(writer, self.series.shape_tensors[at]),
+                Slot::Copied(at) => {
+                    let tensor = &shape.copied[at];
+                    put_tensor(writer, tensor, tensor.dtype, self.series.tensors.len() + at);
+                }
+            };
+            return shape.write(&put).0;
+        }
+        let mut writer = Writer::default();
+        writer.global("collections.OrderedDict");
+        writer.out.extend(b")R(");
+        for (at, tensor) in self.series.tensors.iter().enumerate() {
+            writer.text(&tensor.name);
+            self.put(&mut writer, at);
+        }
+        writer.out.push(b'u');
+        writer.finish()
+    }
+
+    /// A call that rebuilds a tensor from its storage.
+    fn put(&self, writer: &mut Writer, at: usize) {
+        let tensor = &self.series.tensors[at];
+        let storage = match self.series.treatments[at] {
+            Treatment::Tied(first) => first,
+            _ => at,
+        };
+        put_tensor(writer, tensor, self.dtype(at), storage);
     }
 }
 
+/// The same for any tensor, whose storage is an entry of this number.
+pub(super) fn put_tensor(writer: &mut Writer, tensor: &Tensor, dtype: Dtype, storage: usize) {
+    let (class, untyped) = storage_class(dtype);
+    writer.global(if untyped.is_some() {
+        "torch._utils._rebuild_tensor_v3"
+    } else {
+        "torch._utils._rebuild_tensor_v2"
+    });
+    writer.out.extend(b"((");
+    writer.text("storage");
+    writer.global(class);
+    writer.text(&storage.to_string());
+    writer.text("cpu");
+    // (No count or size reaches the sign bit.)
+    writer.int(if untyped.is_some() { tensor.len() * number::size(dtype).unwrap_or(1) } else { tensor.len() } as i64);
+    writer.out.extend(b"tQ");
+    writer.int(0);
+    for sizes in [tensor.shape.iter().map(|&length| length as u64).collect(), super::contiguous(&tensor.shape)] {
+        writer.out.push(b'(');
+        sizes.into_iter().for_each(|size: u64| writer.int(size as i64));
+        writer.out.push(b't');
+    }
+    writer.out.push(0x89);
+    writer.global("collections.OrderedDict");
+    writer.out.extend(b")R");
+    if let Some(name) = untyped {
+        writer.global(name);
+    }
+    writer.out.extend(b"tR");
+}
+
 /// The storage class of a type, and the type's own name where storages have none for it.
-fn storage_class(dtype: Dtype) -> (&'static str, Option<&'static str>) {
-    let untyped = |name| ("torch.storage\nUntypedStorage", Some(name));
+pub(super) fn storage_class(dtype: Dtype) -> (&'static str, Option<&'static str>) {
+    let untyped = |name| ("torch.storage.UntypedStorage", Some(name));
     match dtype {
-        Dtype::F64 => ("torch\nDoubleStorage", None),
-        Dtype::F32 => ("torch\nFloatStorage", None),
-        Dtype::F16 => ("torch\nHalfStorage", None),
-        Dtype::BF16 => ("torch\nBFloat16Storage", None),
-        Dtype::I64 => ("torch\nLongStorage", None),
-        Dtype::I32 => ("torch\nIntStorage", None),
-        Dtype::I16 => ("torch\nShortStorage", None),
-        Dtype::I8 => ("torch\nCharStorage", None),
-        Dtype::U8 => ("torch\nByteStorage", None),
-        Dtype::BOOL => ("torch\nBoolStorage", None),
-        Dtype::C64 => ("torch\nComplexFloatStorage", None),
-        Dtype::U16 => untyped("uint16"),
-        Dtype::U32 => untyped("uint32"),
-        Dtype::U64 => untyped("uint64"),
-        Dtype::F8_E5M2 => untyped("float8_e5m2"),
-        Dtype::F8_E4M3FNUZ => untyped("float8_e4m3fnuz"),
-        Dtype::F8_E5M2FNUZ => untyped("float8_e5m2fnuz"),
-        Dtype::F8_E8M0 => untyped("float8_e8m0fnu"),
+        Dtype::F64 => ("torch.DoubleStorage", None),
+        Dtype::F32 => ("torch.FloatStorage", None),
+        Dtype::F16 => ("torch.HalfStorage", None),
+        Dtype::BF16 => ("torch.BFloat16Storage", None),
+        Dtype::I64 => ("torch.LongStorage", None),
+        Dtype::I32 => ("torch.IntStorage", None),
+        Dtype::I16 => ("torch.ShortStorage", None),
+        Dtype::I8 => ("torch.CharStorage", None),
+        Dtype::U8 => ("torch.ByteStorage", None),
+        Dtype::BOOL => ("torch.BoolStorage", None),
+        Dtype::C64 => ("torch.ComplexFloatStorage", None),
+        Dtype::U16 => untyped("torch.uint16"),
+        Dtype::U32 => untyped("torch.uint32"),
+        Dtype::U64 => untyped("torch.uint64"),
+        Dtype::F8_E5M2 => untyped("torch.float8_e5m2"),
+        Dtype::F8_E4M3FNUZ => untyped("torch.float8_e4m3fnuz"),
+        Dtype::F8_E5M2FNUZ => untyped("torch.float8_e5m2fnuz"),
+        Dtype::F8_E8M0 => untyped("torch.float8_e8m0fnu"),
         // (Types that pack several numbers into a byte are refused when read.)
-        _ => untyped("float8_e4m3fn"),
+        _ => untyped("torch.float8_e4m3fn"),
     }
 }
 

@@ -1,17 +1,20 @@
 //! What made a series of checkpoints: optimizer and rates of every parameter group, and when each was saved. From that, the
 //! weight of every checkpoint.
 
-use std::collections::HashMap;
-
 use afterfit_core::optimizer::Constants;
 use afterfit_core::rates::MOST_STEPS;
-use afterfit_core::weighting::Window;
+use afterfit_core::weighting::{Weighted, Window};
 use afterfit_core::{
     Answer, GroupMasses, Groups, Optimizer, PathInfo, RateRun, Rates, Reason, Status, Stride, Weighting,
 };
 
-use super::series::{Series, Treatment};
-use super::training::{GroupState, RateSource, Training};
+use rayon::prelude::*;
+
+use super::members::{Proof, tensors_of_groups};
+use super::rates::{FEWEST_LOGGED, Found, Known, RatesFrom, Unplaced, between, held};
+use super::series::Series;
+use super::timeline::{StepsFrom, Timeline};
+use super::training::{RateSource, Training};
 use super::{CheckpointError, Result};
 
 /// What a user says of the path; the rest is taken from the checkpoints.
@@ -21,8 +24,8 @@ pub struct PathSettings {
     pub rates: Option<RateSource>,
     /// The optimizer; what the checkpoints say, else sgd, when `None`.
     pub optimizer: Option<Optimizer>,
-    /// Optimizer steps that one number in the names stands for; what the checkpoints say, else 1, when `None`.
-    pub steps_per_number: Option<u64>,
+    /// Steps of an epoch, where they were given.
+    pub steps_per_epoch: Option<u64>,
     /// The number at which the path starts.
     pub origin: u64,
     /// Whether the loss is quadratic.
@@ -31,15 +34,6 @@ pub struct PathSettings {
     pub counts_steps: bool,
     /// Which reading of parameter groups; the exact one, where there is one, when `None`.
     pub group_masses: Option<GroupMasses>,
-}
-
-/// Where the rates came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RatesFrom {
-    /// A schedule or a table that was given.
-    Given,
-    /// The checkpoints.
-    Checkpoints,
 }
 
 /// How the path was made, as far as it is known.
@@ -59,6 +53,57 @@ pub struct Provenance {
     pub notes: Vec<String>,
     /// What keeps λ from being exact on this path, besides the loss and the checkpoints' distances.
     doubt: Option<Reason>,
+    /// Groups' paths whose rates change nobody knows where.
+    loose: Vec<Loose>,
+    /// For each group with masses of its own, the first that has the same path.
+    alike: Vec<usize>,
+    /// Steps that a number of the user's stands for.
+    each: u64,
+}
+
+/// Weights that depend by more than this on where rates changed are not given out …
+const MOST_UNPLACED: f64 = 0.05;
+/// … and by more than this are called an approximation for it.
+const LEAST_UNPLACED: f64 = 0.01;
+
+/// A group's path whose rates change nobody knows where.
+#[derive(Debug, Clone)]
+struct Loose {
+    path: PathInfo,
+    unplaced: Unplaced,
+    /// It, and its ends, in fewer and longer steps: what could be is a matter of percents, and paths have millions of steps.
+    rough: [PathInfo; 3],
+    /// The same of what could be before the first rate that is known.
+    rough_start: Option<[PathInfo; 2]>,
+    /// The checkpoints among those.
+    kept: Vec<u64>,
+}
+
+/// Steps of a rough path, about.
+const ROUGH_STEPS: u64 = 1 << 14;
+
+impl Loose {
+    fn new(path: PathInfo, unplaced: Unplaced, kept: &[u64]) -> Self {
+        let gap = kept.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(1);
+        let each = (path.steps() / ROUGH_STEPS).min(gap).max(1);
+        let thin = |rates: &Rates, times: f64| -> Rates {
+            let at = |step: u64| rates.at(step * each + each / 2).unwrap_or(0.0);
+            (0..path.steps() / each).map(|step| RateRun { steps: 1, rate: times * at(step) }).collect()
+        };
+        let rough = |rates: &Rates| PathInfo {
+            rates: thin(rates, each as f64),
+            momenta: path.momenta.as_ref().map(|momenta| thin(momenta, 1.0)),
+            gains: path.gains.as_ref().map(|gains| thin(gains, 1.0)),
+            ..path.clone()
+        };
+        let rough_start = unplaced.start.as_ref().map(|start| start.ends.each_ref().map(rough));
+        let rough = [&path.rates, &unplaced.ends[0], &unplaced.ends[1]].map(rough);
+        Self { rough, rough_start, kept: kept.iter().map(|step| step / each).collect(), path, unplaced }
+    }
+
+    fn with(&self, ends: &[Rates; 2]) -> [PathInfo; 2] {
+        ends.clone().map(|rates| PathInfo { rates, ..self.path.clone() })
+    }
 }
 
 /// The weights of a series for one weighting.
@@ -74,39 +119,36 @@ pub struct SeriesWeights {
     pub before: f64,
     /// λ: what each parameter group is penalized with, where that differs.
     pub group_l2: Vec<f64>,
+    /// λ: whether too much of its mass falls between the first two checkpoints, in any group.
+    pub unresolved: bool,
+    /// The share of the weights that would lie elsewhere had rates changed at the other ends of the gaps between checkpoints, and
+    /// been 0 or the largest before the first known, the largest of all groups: half the sum of the differences. 0 where rates
+    /// are known.
+    pub unplaced: f64,
 }
 
 impl Provenance {
-    /// From what the checkpoints say and what is known besides. `numbers` are those of the checkpoints. Without `needs_rates`,
+    /// From what the checkpoints say and what is known besides. The series is in the timeline's order. Without `needs_rates`,
     /// rates that are missing or strange do not matter.
-    pub fn of(series: &Series, numbers: &[u64], settings: &PathSettings, needs_rates: bool) -> Result<Self> {
-        let trainings = &series.trainings;
-        let inside = steps_per_number(numbers, trainings);
-        let each = settings.steps_per_number.or(inside).unwrap_or(1);
-        if each == 0 {
-            return Err(CheckpointError::Setting("0 steps for each number leave no steps".into()));
-        }
-        let counted = trainings.len().saturating_sub(1).max(1);
-        let known = trainings.iter().take(counted).all(|training| training.rate().is_some());
-        let (source, rates_from) = match &settings.rates {
-            Some(source) => (Some(source.clone()), Some(RatesFrom::Given)),
-            None if known => (Some(RateSource::Checkpoints), Some(RatesFrom::Checkpoints)),
-            None => (None, None),
-        };
+    pub fn of(series: &Series, timeline: &Timeline, settings: &PathSettings, needs_rates: bool) -> Result<Self> {
+        let trainings = &with_told(&series.trainings)[..];
         let mut notes = Vec::new();
-        let found = match &source {
-            Some(source) => group_paths(numbers, trainings, source, each, settings),
-            None => Err(CheckpointError::NoRates),
-        };
-        let (paths, kept) = match found {
-            Ok(found) => found,
+        let found = group_paths(timeline, trainings, settings, &mut notes);
+        let (paths, kept, rates_from, loose) = match found {
+            Ok(found) => (found.paths, found.kept, Some(found.from), found.loose),
             Err(error) if needs_rates => return Err(error),
             Err(_) => {
                 let unknown = PathInfo::new(optimizer_of(trainings, 0, settings), Rates::new());
-                (vec![unknown], numbers.iter().map(|number| number.saturating_mul(each)).collect())
+                (vec![unknown], timeline.steps.clone(), None, Vec::new())
             }
         };
+        if needs_rates || settings.counts_steps {
+            require_steps(timeline)?;
+        }
         let mut doubt = doubt_of(trainings, settings);
+        if rates_from >= Some(RatesFrom::Log) {
+            doubt = doubt.or(Some(Reason::InterpolatedRates));
+        }
         let moving: Vec<&PathInfo> = paths.iter().filter(|path| path.rates.total() > 0.0).collect();
         let alike = moving.windows(2).all(|pair| pair[0] == pair[1]) || moving.is_empty();
         let mut groups = match settings.group_masses {
@@ -119,12 +161,16 @@ impl Provenance {
         };
         let mut tensor_groups = vec![0; series.tensors.len()];
         if groups.masses == GroupMasses::Each {
-            match tensors_of_groups(series, groups.len()) {
-                Some((found, named)) => {
+            match tensors_of_groups(series, groups.paths()) {
+                Some((found, proof)) => {
                     tensor_groups = found;
-                    if !named {
-                        doubt = doubt.or(Some(Reason::GroupOrder));
-                        notes.push("the optimizer state has no names: its parameters are taken to be in the order of the model's tensors".into());
+                    match (proof, settings.group_masses) {
+                        (Proof::Order, None) if needs_rates => return Err(CheckpointError::GroupOrder),
+                        (Proof::Order, _) => {
+                            doubt = doubt.or(Some(Reason::GroupOrder));
+                            notes.push("the optimizer state has no names: its parameters are taken to be in the order of the model's tensors".into());
+                        }
+                        _ => {}
                     }
                     notes.push("each parameter group has the masses of its own rates".into());
                 }
@@ -135,7 +181,7 @@ impl Provenance {
                     notes.push("parameter groups have rates of their own, and the optimizer state does not say which tensor is in which: those of the group that moves first are used for all".into());
                 }
             }
-        } else if groups.len() > 1 {
+        } else if groups.len() > 1 && !alike_in_l2(&groups) {
             notes.push(
                 "parameter groups have rates of their own: one mass for all, which penalizes each with a λ of its own"
                     .into(),
@@ -148,10 +194,14 @@ impl Provenance {
         // (Averages without a λ need none of it.)
         let mut notes = if needs_rates { notes } else { Vec::new() };
         if needs_rates || settings.counts_steps {
-            note_steps(numbers, settings, inside, &mut notes);
+            notes.extend(timeline.notes.iter().cloned());
         }
-        let steps = numbers.iter().map(|number| number.saturating_mul(each)).collect();
-        Ok(Self { groups, kept, steps, rates_from, tensor_groups, notes, doubt })
+        let (steps, each) = (timeline.steps.clone(), timeline.each);
+        let alike = match groups.masses {
+            GroupMasses::One => vec![0],
+            GroupMasses::Each => first_alike(groups.paths()),
+        };
+        Ok(Self { groups, kept, steps, rates_from, tensor_groups, notes, doubt, loose, alike, each })
     }
 
     /// What keeps λ from being exact on this path, besides the loss and the checkpoints' distances.
@@ -174,44 +224,54 @@ impl Provenance {
 
     /// The weights of every checkpoint.
     pub fn weights(&self, weighting: &Weighting, answer: Answer) -> Result<SeriesWeights> {
-        let sequences = if self.groups.masses == GroupMasses::One { 1 } else { self.groups.len() };
+        let (own, steps) = match weighting {
+            Weighting::L2(_) => (weighting.clone(), self.kept.clone()),
+            Weighting::Schedule { shape, window } => {
+                let since = self.steps[0].saturating_sub(self.kept[0]);
+                let window = match *window {
+                    Window::Range(from, to) => Window::Range(from.saturating_sub(since), to.saturating_sub(since)),
+                    other => other,
+                };
+                (Weighting::Schedule { shape: *shape, window }, self.kept.clone())
+            }
+            // (Several runs' checkpoints of one step have no order, and a soup needs none.)
+            _ if self.steps.windows(2).any(|pair| pair[0] >= pair[1]) => {
+                (weighting.clone(), (0..self.steps.len() as u64).collect())
+            }
+            _ => (weighting.clone(), self.steps.clone()),
+        };
+        // Groups of one path have one list of weights: it is made once.
+        let firsts: Vec<usize> = (0..self.alike.len()).filter(|&group| self.alike[group] == group).collect();
+        let weigh = |&group: &usize| self.weights_of_group(group, &own, &steps, answer);
+        let made: Vec<(Weighted, f64)> = firsts.par_iter().map(weigh).collect::<Result<_>>()?;
         let mut found: Option<SeriesWeights> = None;
-        for sequence in 0..sequences {
-            let path = self.groups.path(sequence);
-            let path = self.rates_from.is_some().then_some(path);
-            // A group that never moves has no mass to spend: it stays what it is.
-            let given = match weighting {
-                Weighting::L2(_) => weighting.weights(&self.kept, path, answer, Stride::Linear)?,
-                Weighting::Schedule { shape, window } => {
-                    let since = self.steps[0].saturating_sub(self.kept[0]);
-                    let window = match *window {
-                        Window::Range(from, to) => Window::Range(from.saturating_sub(since), to.saturating_sub(since)),
-                        other => other,
-                    };
-                    Weighting::Schedule { shape: *shape, window }.weights(&self.kept, path, answer, Stride::Linear)?
-                }
-                _ => weighting.weights(&self.steps, path, answer, Stride::Linear)?,
-            };
+        for (group, first) in self.alike.iter().enumerate() {
+            let (given, share) = &made[firsts.partition_point(|own| own < first)];
             let all = found.get_or_insert(SeriesWeights {
                 weights: Vec::new(),
                 status: given.status,
                 remaining: given.remaining,
                 before: given.before,
                 group_l2: Vec::new(),
+                unresolved: false,
+                unplaced: 0.0,
             });
-            if path.is_none_or(|path| path.rates.total() > 0.0) {
+            all.unresolved |= given.status.reason == Reason::Unresolved;
+            all.unplaced = all.unplaced.max(*share);
+            // A group that never moves has no mass to spend: it stays what it is.
+            if self.rates_from.is_none() || self.groups.path(group).rates.total() > 0.0 {
                 all.remaining = all.remaining.zip(given.remaining).map(|(all, own)| all.max(own));
                 all.before = all.before.max(given.before);
                 if given.status.standing > all.status.standing || given.status.reason == Reason::Unresolved {
                     all.status = given.status;
                 }
             }
-            all.weights.push(given.weights);
+            all.weights.push(given.weights.clone());
         }
         let mut found = found.ok_or_else(|| CheckpointError::Setting("no checkpoint was given".into()))?;
         if let Weighting::L2(l2) = weighting {
             found.status = found.status.unless_worse(self.groups.status());
-            if self.groups.masses == GroupMasses::One && self.groups.len() > 1 {
+            if self.groups.masses == GroupMasses::One && self.groups.len() > 1 && !alike_in_l2(&self.groups) {
                 found.group_l2 =
                     (0..self.groups.len()).map(|group| self.groups.l2(group, *l2)).collect::<Result<_, _>>()?;
             }
@@ -219,7 +279,71 @@ impl Provenance {
         if let (Weighting::L2(_) | Weighting::Schedule { .. }, Some(doubt)) = (weighting, self.doubt) {
             found.status = found.status.doubted(doubt);
         }
+        if found.unplaced > LEAST_UNPLACED && self.loose.iter().any(|loose| !loose.unplaced.jumps.is_empty()) {
+            found.status = found.status.doubted(Reason::UnplacedRates);
+        }
         Ok(found)
+    }
+
+    /// The weights of one group, and the share of them that hangs on where rates changed.
+    fn weights_of_group(
+        &self,
+        group: usize,
+        weighting: &Weighting,
+        steps: &[u64],
+        answer: Answer,
+    ) -> Result<(Weighted, f64)> {
+        let path = self.rates_from.is_some().then(|| self.groups.path(group));
+        let given = weighting.weights(steps, path, answer, Stride::Linear)?;
+        let loose = self.loose.iter().find(|loose| Some(&loose.path) == path);
+        let (Some(loose), Weighting::L2(_) | Weighting::Schedule { .. }) = (loose, weighting) else {
+            return Ok((given, 0.0));
+        };
+        // (Windows of steps do not know of rough ones.)
+        let start = loose.unplaced.start.as_ref();
+        let (ends, starts, kept, taken) = match weighting {
+            Weighting::L2(_) => {
+                let [taken, ends @ ..] = &loose.rough;
+                let taken = weighting.weights(&loose.kept, Some(taken), answer, Stride::Linear)?.weights;
+                (ends.clone(), loose.rough_start.clone(), &loose.kept[..], taken)
+            }
+            _ => {
+                let starts = start.map(|start| loose.with(&start.ends));
+                (loose.with(&loose.unplaced.ends), starts, steps, given.weights.clone())
+            }
+        };
+        let share = |ends: &[PathInfo; 2]| -> Result<f64> {
+            let mut share = 0.0_f64;
+            for end in ends {
+                let other = weighting.weights(kept, Some(end), answer, Stride::Linear)?.weights;
+                share = share.max(taken.iter().zip(&other).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0);
+            }
+            Ok(share)
+        };
+        let between = share(&ends)?;
+        self.require_placed(&loose.unplaced, between, weighting)?;
+        let before = starts.as_ref().map_or(Ok(0.0), share)?;
+        if let Some(start) = start.filter(|_| before > MOST_UNPLACED) {
+            let l2 = if let Weighting::L2(l2) = weighting { Some(*l2) } else { None };
+            return Err(CheckpointError::UnknownStart { until: start.until, share: before, l2 });
+        }
+        Ok((given, between + before))
+    }
+
+    /// Refuses weights that hang on where a rate jumped.
+    fn require_placed(&self, unplaced: &Unplaced, share: f64, weighting: &Weighting) -> Result<()> {
+        let fall = |jump: &&[(f64, f64); 2]| (jump[0].1 - jump[1].1).abs();
+        let largest = unplaced.jumps.iter().max_by(|a, b| fall(a).total_cmp(&fall(b)));
+        let Some(jump) = largest.filter(|_| share > MOST_UNPLACED) else { return Ok(()) };
+        let whole = |stairs: &&[Vec<(u64, f64)>; 2]| stairs.iter().flatten().all(|(step, _)| step % self.each == 0);
+        let own = |stairs: &Vec<(u64, f64)>| stairs.iter().map(|&(step, rate)| (step / self.each, rate)).collect();
+        let numbers = |stairs: &[Vec<(u64, f64)>; 2]| stairs.each_ref().map(own);
+        Err(CheckpointError::UnplacedRates {
+            jump: jump.map(|(step, rate)| (step as u64, rate)),
+            share,
+            l2: if let Weighting::L2(l2) = weighting { Some(*l2) } else { None },
+            stairs: unplaced.stairs.as_ref().filter(whole).map(numbers),
+        })
     }
 }
 
@@ -249,12 +373,50 @@ fn doubt_of(trainings: &[Training], settings: &PathSettings) -> Option<Reason> {
     changes.then_some(Reason::ChangingOptimizer)
 }
 
-/// Optimizer steps that a number in the names stands for, where every checkpoint says its step and all agree.
-fn steps_per_number(numbers: &[u64], trainings: &[Training]) -> Option<u64> {
-    let steps: Vec<u64> = trainings.iter().map(|training| training.step).collect::<Option<_>>()?;
-    let (&number, &step) = numbers.iter().zip(&steps).find(|(number, _)| **number > 0)?;
-    let each = step.checked_div(number).filter(|&each| each >= 1)?;
-    numbers.iter().zip(&steps).all(|(&number, &step)| number.checked_mul(each) == Some(step)).then_some(each)
+/// Whether one mass for all penalizes every group alike (groups that differ in weight decay alone, say).
+fn alike_in_l2(groups: &Groups) -> bool {
+    (0..groups.len()).all(|group| groups.l2(group, 1.0).is_ok_and(|l2| (l2 - 1.0).abs() < 1e-9))
+}
+
+/// Where no file has an optimizer's state, the one that the trainer was told to use.
+fn with_told(trainings: &[Training]) -> Vec<Training> {
+    let mut all = trainings.to_vec();
+    if all.iter().all(|training| training.groups.is_empty()) {
+        all.iter_mut().for_each(|training| training.groups.extend(training.told.clone()));
+    }
+    all
+}
+
+/// For each path, the first that is the same. (Optimizers with a group for each tensor have thousands.)
+fn first_alike(paths: &[PathInfo]) -> Vec<usize> {
+    let mut firsts: Vec<usize> = Vec::new();
+    let mut find = |group: usize| {
+        let known = firsts.iter().copied().find(|&first| paths[first] == paths[group]);
+        known.unwrap_or_else(|| {
+            firsts.push(group);
+            group
+        })
+    };
+    (0..paths.len()).map(&mut find).collect()
+}
+
+/// Refuses a path whose steps nobody counted.
+fn require_steps(timeline: &Timeline) -> Result<()> {
+    let known = match (timeline.source, timeline.batches_each) {
+        (StepsFrom::EpochsOnly, Some(batches @ 1..)) => format!(
+            "only epochs are known (batch norm has seen {batches} batches in each: --steps-per-epoch {batches} if every step takes one)"
+        ),
+        (StepsFrom::EpochsOnly, _) => "only epochs are known".into(),
+        (StepsFrom::EpochsFromEither, _) => {
+            "the epochs in the names may count from 0 or from 1 (--epochs-from 0 or --epochs-from 1 says which)".into()
+        }
+        (StepsFrom::Batches, _) => {
+            "only batches are known, as batch norm counts them (a step may take several of them)".into()
+        }
+        (StepsFrom::Order, _) if timeline.steps.len() > 1 => "neither the names nor the files say them".into(),
+        _ => return Ok(()),
+    };
+    Err(CheckpointError::NoSteps { known })
 }
 
 /// What the checkpoints say; of a momentum that starts at 0, what it becomes.
@@ -264,58 +426,152 @@ fn optimizer_of(trainings: &[Training], group: usize, settings: &PathSettings) -
     settings.optimizer.or_else(first).unwrap_or(Optimizer::Sgd)
 }
 
-/// Every group's path, and the step of each checkpoint.
+/// Every group's path.
+struct Paths {
+    paths: Vec<PathInfo>,
+    /// The step of each checkpoint from the path's start.
+    kept: Vec<u64>,
+    /// Where the rates came from.
+    from: RatesFrom,
+    loose: Vec<Loose>,
+}
+
 fn group_paths(
-    numbers: &[u64],
+    timeline: &Timeline,
     trainings: &[Training],
-    source: &RateSource,
-    each: u64,
     settings: &PathSettings,
-) -> Result<(Vec<PathInfo>, Vec<u64>)> {
-    let origin = settings.origin;
-    let (first, last) = match numbers {
+    notes: &mut Vec<String>,
+) -> Result<Paths> {
+    let steps = &timeline.steps;
+    let (first, last) = match steps[..] {
         [] => return Err(CheckpointError::Setting("no checkpoint was given".into())),
-        [first, ..] => (*first, numbers[numbers.len() - 1]),
+        [first, ..] => (first, steps[steps.len() - 1]),
     };
+    let origin = timeline.step(settings.origin);
     if origin > first {
+        let (origin, first) = (settings.origin, timeline.numbers[0]);
         return Err(CheckpointError::Setting(format!("the origin {origin} lies after the first checkpoint, {first}")));
     }
     let span = last - origin;
-    if span.checked_mul(each).is_none_or(|steps| steps > MOST_STEPS) {
-        return Err(CheckpointError::Setting(format!(
-            "{span} × {each} steps are more than the {MOST_STEPS} this computes weights for"
-        )));
+    if span > MOST_STEPS {
+        let what = format!("{span} steps are more than the {MOST_STEPS} this computes weights for");
+        return Err(CheckpointError::Setting(what));
     }
+    let given = settings.rates.as_ref();
+    let given = given.map(|source| given_rates(source, timeline, settings, [origin, last], notes)).transpose()?;
     // Rates that were given are those of every group.
-    let counts = trainings.iter().map(|training| training.groups.len());
-    let groups = if *source == RateSource::Checkpoints { counts.max().unwrap_or(0).max(1) } else { 1 };
-    let mut paths = Vec::with_capacity(groups);
+    let groups = match given {
+        Some(_) => 1,
+        None => trainings.iter().map(|training| training.groups.len()).max().unwrap_or(0).max(1),
+    };
+    let (mut paths, mut from) = (Vec::with_capacity(groups), RatesFrom::Given);
+    let (kept, mut loose): (Vec<u64>, Vec<Loose>) = (steps.iter().map(|step| step - origin).collect(), Vec::new());
     for group in 0..groups {
-        let rates = held(source.breaks(numbers, trainings, group)?, source, origin, last, each)?;
-        // A group that is added later takes no gradient before.
-        let absent = |training: &Training| group > 0 && training.groups.len() <= group;
-        let there = |training: &Training| f64::from(u8::from(!absent(training)));
-        let gains: Vec<(u64, f64)> = numbers.iter().zip(trainings).map(|(&n, t)| (n, there(t))).collect();
-        let gains = match *source == RateSource::Checkpoints && gains.iter().any(|(_, gain)| *gain == 0.0) {
-            true => Some(held(gains, source, origin, last, each)?),
-            false => None,
+        let known = Known { steps, trainings, group, origin, last };
+        let Found { rates, from: own, unplaced } = match &given {
+            Some(rates) => Found { rates: rates.clone(), from: RatesFrom::Given, unplaced: None },
+            None => known.rates().ok_or(CheckpointError::NoRates)?,
         };
+        if let Some(wrong) = rates.runs().map(|run| run.rate).find(|rate| !(0.0..=1e50).contains(rate)) {
+            let what = format!("the checkpoints say that a rate is {wrong}: it must be at least 0 and at most 1e50");
+            return Err(CheckpointError::Setting(what));
+        }
+        if own > from {
+            from = own;
+        }
         let optimizer = optimizer_of(trainings, group, settings);
+        let rates = match (optimizer, known.began().filter(|began| *began > origin && given.is_none())) {
+            (Optimizer::Adam { beta1, .. }, Some(began)) => corrected_from(&rates, began - origin, beta1),
+            _ => rates,
+        };
+        let gains = if given.is_none() { known.gains() } else { None };
         let mut path = PathInfo { quadratic: settings.quadratic, gains, ..PathInfo::new(optimizer, rates) };
         if settings.optimizer.is_none() {
-            // (A checkpoint that says nothing of its optimizer is not one without momentum.)
-            let momentum = |training: &Training| training.groups.get(group)?.optimizer.map(|o| o.momentum());
-            let momenta: Vec<(u64, f64)> =
-                numbers.iter().zip(trainings).filter_map(|(&n, t)| Some((n, momentum(t)?))).collect();
-            if momenta.windows(2).any(|pair| pair[0].1 != pair[1].1) {
-                let momenta = held(momenta, &RateSource::Checkpoints, origin, last, each)?;
-                path.momenta = Some(without_a_buffer(&momenta));
-            }
+            path.momenta = known.momenta().map(|momenta| without_a_buffer(&momenta));
         }
         path.validate()?;
+        note_rates(&known, own, path.rates.total(), notes);
+        if !loose.iter().any(|known| known.path == path) {
+            loose.extend(unplaced.map(|unplaced| Loose::new(path.clone(), unplaced, &kept)));
+        }
         paths.push(path);
     }
-    Ok((paths, numbers.iter().map(|number| (number - origin) * each).collect()))
+    Ok(Paths { paths, kept, from, loose })
+}
+
+/// Rates whose steps, corrected for Adam's bias as if from the path's start, are those of a group that began later and is
+/// corrected from there on.
+fn corrected_from(rates: &Rates, began: u64, beta1: f64) -> Rates {
+    let of = |steps: u64| 1.0 - beta1.powf(steps as f64);
+    // (After these steps there is nothing left to correct.)
+    let until = began + ((1e-9_f64.ln() / beta1.max(1e-9).ln()).ceil() as u64).min(1 << 16);
+    let (mut found, mut at) = (Vec::new(), 0);
+    for run in rates.runs() {
+        let (start, end) = (at, at + run.steps);
+        let (from, to) = (began.clamp(start, end), until.clamp(start, end));
+        found.push(RateRun { steps: from - start, rate: run.rate });
+        let corrected = |step: u64| RateRun { steps: 1, rate: run.rate * of(step + 1) / of(step - began + 1) };
+        found.extend((from..to).map(corrected));
+        found.push(RateRun { steps: end - to, rate: run.rate });
+        at = end;
+    }
+    found.into_iter().filter(|run| run.steps > 0).collect()
+}
+
+/// A schedule or a table, from the path's start to its end.
+fn given_rates(
+    source: &RateSource,
+    timeline: &Timeline,
+    settings: &PathSettings,
+    [origin, last]: [u64; 2],
+    notes: &mut Vec<String>,
+) -> Result<Rates> {
+    let breaks = source.breaks(timeline.each, settings.steps_per_epoch)?;
+    if let Some(&(start, _)) = breaks.first().filter(|(start, _)| *start > origin && breaks.len() < FEWEST_LOGGED) {
+        return Err(CheckpointError::Setting(format!("the rates start at {start}, but the path starts at {origin}")));
+    }
+    if let (RateSource::Table(_), Some(&(end, _))) = (source, breaks.last())
+        && 10 * end.saturating_sub(origin) < 9 * (last - origin)
+        && breaks.len() >= FEWEST_LOGGED
+    {
+        notes.push(format!("the rates given end at step {end} of {last}: the last one is held from there on"));
+    }
+    if let (RateSource::Schedule(given), Some(at)) = (source, breaks.iter().skip(1).position(|(step, _)| *step >= last))
+    {
+        let (number, each) = (given[at + 1].0, timeline.each);
+        let unit = if each > 1 { format!(" times {each} steps") } else { String::new() };
+        notes.push(format!(
+            "--rate: the switch at {number}{unit} lies behind the run's last step, {last}: without effect"
+        ));
+    }
+    Ok(match source {
+        RateSource::Schedule(_) => held(&breaks, origin, last),
+        RateSource::Table(_) => between(&breaks, origin, last),
+    })
+}
+
+fn note_rates(known: &Known<'_>, from: RatesFrom, total: f64, notes: &mut Vec<String>) {
+    // (Once for all groups.)
+    if notes.iter().any(|note| note.starts_with("rates between")) {
+        return;
+    }
+    let said = match from {
+        RatesFrom::Log => {
+            "rates between those that the trainer logged are on straight lines: --rates FILE if there are finer ones"
+                .into()
+        }
+        RatesFrom::Interpolated => {
+            let [low, high] = known.span_of_sum();
+            let before = known.sum_before();
+            format!(
+                "rates between checkpoints are interpolated: their sum is {total:.4}, and could be from {:.4} to {:.4} if no rate leaves those of its neighbours; --rates FILE if they were logged",
+                low + before,
+                high + before
+            )
+        }
+        _ => return,
+    };
+    notes.push(said);
 }
 
 /// torch's SGD keeps no buffer while its momentum is 0: the first step with one starts it afresh, as if it had none yet.
@@ -328,81 +584,6 @@ fn without_a_buffer(momenta: &Rates) -> Rates {
         second.steps -= 1;
     }
     runs.into_iter().collect()
-}
-
-/// Values that each hold from their number on, as one for every step.
-fn held(mut breaks: Vec<(u64, f64)>, source: &RateSource, origin: u64, last: u64, each: u64) -> Result<Rates> {
-    if let Some(start) = breaks.first_mut() {
-        if start.0 > origin && *source != RateSource::Checkpoints {
-            let from = start.0;
-            return Err(CheckpointError::Setting(format!(
-                "the rates start at {from}, but the path starts at {origin}"
-            )));
-        }
-        // (Rates from checkpoints: the first one's stands in for the time before it.)
-        start.0 = start.0.min(origin);
-    }
-    let ends = breaks.iter().skip(1).map(|&(number, _)| number).chain([u64::MAX]).collect::<Vec<_>>();
-    let run = |(&(start, rate), end): (&(u64, f64), u64)| RateRun {
-        steps: end.min(last).saturating_sub(start.max(origin)) * each,
-        rate,
-    };
-    Ok(breaks.iter().zip(ends).map(run).collect())
-}
-
-/// The group of each tensor, and whether the optimizer state names them. Without names, parameters are numbered in the order of
-/// the groups: taken for the model's, if that fits in number and in shapes.
-fn tensors_of_groups(series: &Series, count: usize) -> Option<(Vec<usize>, bool)> {
-    let groups = &series.trainings.iter().find(|training| training.groups.len() == count)?.groups;
-    let named: HashMap<&str, usize> = groups
-        .iter()
-        .enumerate()
-        .flat_map(|(group, state)| state.names.iter().map(move |name| (name.as_str(), group)))
-        .collect();
-    let parameters: Vec<usize> =
-        (0..series.tensors.len()).filter(|&at| series.treatments[at] == Treatment::Average).collect();
-    let mut found = vec![0; series.tensors.len()];
-    if !named.is_empty() {
-        for &at in &parameters {
-            found[at] = *named.get(series.tensors[at].name.as_str())?;
-        }
-        return Some((found, true));
-    }
-    let of_group = |(group, state): (usize, &'_ GroupState)| -> Vec<(usize, usize, Option<Vec<usize>>)> {
-        let shapes = state.numbers.iter().zip(&state.shapes);
-        shapes.map(|(&number, shape)| (number, group, shape.clone())).collect()
-    };
-    let mut numbers: Vec<(usize, usize, Option<Vec<usize>>)> = groups.iter().enumerate().flat_map(of_group).collect();
-    numbers.sort();
-    let complete = numbers.iter().enumerate().all(|(at, (number, ..))| at == *number);
-    if numbers.len() != parameters.len() || !complete {
-        return None;
-    }
-    for (&at, (_, group, shape)) in parameters.iter().zip(&numbers) {
-        if shape.as_ref().is_some_and(|shape| *shape != series.tensors[at].shape) {
-            return None;
-        }
-        found[at] = *group;
-    }
-    Some((found, false))
-}
-
-fn note_steps(numbers: &[u64], settings: &PathSettings, inside: Option<u64>, notes: &mut Vec<String>) {
-    match (settings.steps_per_number, inside) {
-        (None, Some(n)) if n > 1 => {
-            notes.push(format!("each number in the names stands for {n} optimizer steps, as the checkpoints say"));
-        }
-        (None, None) => notes.push(
-            "each number in the names is taken as one optimizer step: --steps-per-checkpoint N if it stands for N"
-                .into(),
-        ),
-        (Some(n), _) if n >= 10 && numbers.len() > 1 && numbers.iter().all(|number| number % n == 0) => {
-            notes.push(format!(
-                "every number is a multiple of {n}: if they are optimizer steps already, leave out --steps-per-checkpoint"
-            ));
-        }
-        _ => {}
-    }
 }
 
 fn note_training(trainings: &[Training], settings: &PathSettings, notes: &mut Vec<String>) {
@@ -434,9 +615,11 @@ fn note_training(trainings: &[Training], settings: &PathSettings, notes: &mut Ve
             "the checkpoints' parameter groups have different rates: the rate given is used for all of them".into(),
         );
     }
-    if let Some(decay) =
-        trainings.first().and_then(|training| group(training).weight_decay).filter(|&decay| decay > 0.0)
-    {
+    // Of every file and every group: it may have been scheduled, and often spares biases and norms.
+    let decays = || trainings.iter().flat_map(|training| &training.groups).filter_map(|group| group.weight_decay);
+    let (least, most) = (decays().fold(f64::INFINITY, f64::min), decays().fold(0.0, f64::max));
+    if most > 0.0 {
+        let decay = if least < most { format!("from {least} to {most}") } else { most.to_string() };
         notes.push(format!("the training had weight decay {decay}: λ is in addition to it"));
     }
 }

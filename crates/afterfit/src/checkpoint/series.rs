@@ -2,13 +2,22 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use safetensors::Dtype;
 
-use super::{Checkpoint, CheckpointError, DataFile, Place, Result, Tensor, Training, number};
+use super::distributed::Origin;
+use super::lora::Products;
+use super::place::Place;
+use super::shape::Shape;
+use super::{
+    Checkpoint, CheckpointError, DataFile, Layout, ModelPart, Result, Tensor, Training, formats, number, quantized,
+};
+use crate::files::source::most_open;
+use crate::files::text::shown;
+use crate::watch::Watch;
 
-/// Above this many files, each is opened when it is read and closed again.
-const MOST_OPEN: usize = 512;
+const RENAMED: &str = "names differ by what wrappers add";
 
 /// What happens to a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,14 +30,17 @@ pub enum Treatment {
     CopyStatistics,
     /// Copied from the last checkpoint because the user said so.
     CopyAsked,
+    /// A factor of an adapter: its product with the other one is averaged.
+    Product,
     /// The same numbers under another name: stays tied to that tensor (its position).
     Tied(usize),
 }
 
-/// Many checkpoints that agree in names, shapes and types. Memory: a place of 32 bytes for each tensor of each.
+/// Many checkpoints that agree in names, shapes and types. Memory: a place of 40 bytes for each tensor of each, and
+/// about 150 more for each piece of one that lies in pieces.
 #[derive(Debug)]
 pub struct Series {
-    /// The model, as the first checkpoint describes it.
+    /// The model, with the names of the last checkpoint.
     pub tensors: Vec<Tensor>,
     /// What happens to each tensor.
     pub treatments: Vec<Treatment>,
@@ -36,26 +48,58 @@ pub struct Series {
     pub paths: Vec<PathBuf>,
     /// What each says about training.
     pub trainings: Vec<Training>,
-    /// The first one's metadata.
+    /// The last one's metadata.
     pub metadata: BTreeMap<String, String>,
     /// What users should know, from all of them.
     pub notes: Vec<String>,
-    /// Weight files of the first one, when it is a folder.
-    pub shards: Option<Vec<String>>,
-    /// Name of its index, when it has one.
-    pub(super) index: Option<String>,
+    /// What the last one consists of, when it is a folder.
+    pub parts: Vec<ModelPart>,
+    /// Where the small files beside its weights are.
+    pub home: Option<PathBuf>,
+    /// Which of the parts' files each tensor is in, counted through all parts.
+    pub(super) file_of: Vec<usize>,
+    /// The structure the last one was saved in, and where each of its tensors is in this series.
+    pub(super) shape: Option<Shape>,
+    /// Where its tensors are in what was saved, when it is a distributed checkpoint, in the order of that.
+    pub(super) origin: Option<Origin>,
+    /// Whether the last one's files are those of several processes.
+    pub(super) in_pieces: bool,
+    pub(super) shape_tensors: Vec<usize>,
+    /// Adapters whose products are averaged.
+    pub(super) products: Option<Products>,
     /// Which mass sequence each tensor's weights come from: the first for all, unless groups have their own.
     pub sequences: Vec<usize>,
     /// The type each tensor is written in unless another is asked for.
     pub(super) native: Vec<Dtype>,
     /// By checkpoint, then by tensor.
     pub(super) places: Vec<Vec<Place>>,
+    /// The types that the path's start has its tensors in, where the run has others.
+    pub(super) start_types: Vec<Dtype>,
     pub(super) files: Vec<Vec<DataFile>>,
+    /// How many bytes of it are read, and whether reading is to stop.
+    pub watch: Arc<Watch>,
+    /// What it was opened with: the key, and the patterns of what is copied.
+    pub(super) opened_with: (Option<String>, Vec<String>),
+}
+
+/// How checkpoints are opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Opening {
+    /// The first is a model that the run started from: its floats may be of another type, and its names may lack what the run's
+    /// all start with.
+    pub with_start: bool,
+    /// For averages that need no rates: optimizers' and schedulers' states beside the checkpoints stay closed.
+    pub without_rates: bool,
 }
 
 impl Series {
     /// Opens checkpoints and matches each with the first. Tensors whose names match one of `copy` are copied.
     pub fn open(paths: &[PathBuf], key: Option<&str>, copy: &[String]) -> Result<Self> {
+        Self::open_as(paths, key, copy, Opening::default())
+    }
+
+    /// The same, where the first is not one of the run, or where rates are not needed.
+    pub fn open_as(paths: &[PathBuf], key: Option<&str>, copy: &[String], opening: Opening) -> Result<Self> {
         let patterns: Result<Vec<glob::Pattern>> = copy
             .iter()
             .map(|text| {
@@ -67,7 +111,8 @@ impl Series {
         let (first, rest) =
             paths.split_first().ok_or_else(|| CheckpointError::Setting("no checkpoint was given".into()))?;
         let open = |path: &PathBuf| {
-            let checkpoint = Checkpoint::open(path, key)?;
+            let mut checkpoint = Checkpoint::open_weights(path, key)?;
+            checkpoint.take_beside(!opening.without_rates);
             // Averages of averages are nobody's intent; a folder may hold both kinds.
             if checkpoint.is_average() && !rest.is_empty() {
                 return Err(CheckpointError::IsAverage { path: path.clone() });
@@ -78,11 +123,87 @@ impl Series {
             Ok(checkpoint)
         };
         let mut series = Self::of(open(first)?);
+        series.opened_with = (key.map(str::to_owned), copy.to_vec());
         for path in rest {
-            series.add(open(path)?)?;
+            series.add(open(path)?, opening.with_start && series.paths.len() == 1)?;
         }
         series.treatments = series.treat(&patterns)?;
+        series.file_of = series.files_of_tensors();
+        series.require_numbers(&patterns)?;
         Ok(series)
+    }
+
+    /// Refuses weights that are codes or placeholders, and a model without numbers.
+    fn require_numbers(&self, copy: &[glob::Pattern]) -> Result<()> {
+        let asked = |tensor: &&Tensor| copy.iter().any(|pattern| pattern.matches(&tensor.name));
+        let path = || self.paths[0].clone();
+        if let Some((name, reason)) = quantized::find(self.tensors.iter().filter(|tensor| !asked(tensor))) {
+            return Err(CheckpointError::NotNumbers { path: path(), name: name.to_owned(), reason });
+        }
+        let floats: Vec<&Tensor> =
+            self.tensors.iter().filter(|tensor| number::is_averaged(tensor.dtype) && !asked(tensor)).collect();
+        let empty: Vec<&&Tensor> = floats.iter().filter(|tensor| tensor.shape == [0]).collect();
+        if !empty.is_empty() && 2 * empty.len() >= floats.len() {
+            let (name, reason) = (empty[0].name.clone(), formats::PLACEHOLDER.to_owned());
+            return Err(CheckpointError::NotNumbers { path: path(), name, reason });
+        }
+        let averaged = self.tensors.iter().zip(&self.treatments).filter(|(_, kind)| **kind == Treatment::Average);
+        let copied = !copy.is_empty() && self.treatments.contains(&Treatment::CopyAsked);
+        if averaged.map(|(tensor, _)| tensor.len()).sum::<u64>() == 0 && !copied {
+            return Err(CheckpointError::Setting(format!(
+                "{}: 0 of its numbers are to be averaged: {} tensors are integers, statistics or empty",
+                path().display(),
+                self.tensors.len()
+            )));
+        }
+        Ok(())
+    }
+
+    /// The structure an output of this layout is written in.
+    pub(super) fn shape(&self, layout: &Layout) -> Option<&Shape> {
+        self.shape.as_ref().filter(|_| layout.format == super::Format::Torch)
+    }
+
+    /// What outputs of this layout leave out of what the checkpoints hold.
+    #[must_use]
+    pub fn left_out(&self, layout: &Layout) -> Vec<String> {
+        let distributed = layout.format == super::Format::Distributed;
+        match (self.shape(layout), &self.shape) {
+            (Some(shape), _) => shape.write(&|_, _| {}).1.notes(),
+            (None, Some(shape)) if distributed => {
+                let mut notes = shape.write(&|_, _| {}).1.notes();
+                let beside = self.home.iter().zip(&self.origin).map(|(home, origin)| home.join(&origin.folder));
+                if beside.into_iter().any(|folder| folder.join("common.pt").is_file()) {
+                    notes.push(
+                        "common.pt is not in the output: Megatron-LM wants the last checkpoint's beside it".into(),
+                    );
+                }
+                notes
+            }
+            (None, Some(shape)) => shape.others.iter().cloned().collect(),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// What outputs are made from, besides the weights: which tensors, treated how, of files that looked like this. Outputs
+    /// record it, so that one made from anything else is told apart.
+    #[must_use]
+    pub fn made_from(&self) -> serde_json::Value {
+        let stamps = self.files.iter().map(|files| files.iter().filter_map(DataFile::stamp));
+        let lora = self.products.as_ref().map(|products| serde_json::json!({ "exact": products.rank }));
+        serde_json::json!({
+            "key": self.opened_with.0,
+            "copy": self.opened_with.1,
+            "lora": lora,
+            "bytes": stamps.clone().map(|stamps| stamps.map(|stamp| stamp.bytes).sum::<u64>()).collect::<Vec<_>>(),
+            "modified": stamps.map(|stamps| stamps.map(|stamp| stamp.modified).max()).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Refuses checkpoints that something wrote to while they were read, or whose checksums are not those of what was read.
+    pub(super) fn require_unchanged(&self) -> Result<()> {
+        let mut files = self.files.iter().flatten();
+        Ok(files.try_for_each(|file| file.require_whole().and_then(|()| file.require_unchanged()))?)
     }
 
     fn of(first: Checkpoint) -> Self {
@@ -96,52 +217,78 @@ impl Series {
             trainings: vec![first.training],
             metadata: first.metadata,
             notes: first.notes,
-            shards: first.shards,
-            index: first.index,
+            parts: first.parts,
+            home: first.home,
+            file_of: Vec::new(),
+            shape: first.shape,
+            origin: first.origin,
+            in_pieces: first.in_pieces,
+            shape_tensors: (0..first.tensors.len()).collect(),
+            products: None,
+            watch: Arc::default(),
+            opened_with: (None, Vec::new()),
+            start_types: Vec::new(),
             tensors: first.tensors,
         }
     }
 
-    fn add(&mut self, next: Checkpoint) -> Result<()> {
+    /// The tensor as the path's start has it, where that is of another type.
+    pub(super) fn start_of(&self, at: usize) -> Option<Tensor> {
+        let tensor = &self.tensors[at];
+        let dtype = *self.start_types.get(at).filter(|own| **own != tensor.dtype)?;
+        Some(Tensor { dtype, ..tensor.clone() })
+    }
+
+    /// Takes the next one in; `behind_start` if it is the first of the run itself.
+    fn add(&mut self, next: Checkpoint, behind_start: bool) -> Result<()> {
         let mismatch = |reason: String| CheckpointError::Mismatch {
             path: next.path.clone(),
             first: self.paths[0].clone(),
             reason,
         };
-        let mut known: HashMap<&str, &Tensor> =
-            next.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
-        let mut places = Vec::with_capacity(self.tensors.len());
-        let mut missing = Vec::new();
-        for tensor in &self.tensors {
-            let Some(other) = known.remove(tensor.name.as_str()) else {
-                missing.push(tensor.name.as_str());
-                continue;
+        let positions = match_names(&self.tensors, &next.tensors, behind_start).map_err(mismatch)?;
+        let reshaped = |(tensor, at): &(&Tensor, &usize)| next.tensors[**at].shape != tensor.shape;
+        let mut reshaped = self.tensors.iter().zip(&positions).filter(reshaped);
+        if let Some((tensor, &at)) = reshaped.next() {
+            let (name, a, b) = (shown(&tensor.name), &next.tensors[at].shape, &tensor.shape);
+            let more = match reshaped.count() {
+                0 => String::new(),
+                more => format!(", and {more} more have other shapes"),
             };
-            if other.shape != tensor.shape {
-                let (name, a, b) = (&tensor.name, &other.shape, &tensor.shape);
-                return Err(mismatch(format!("tensor {name} has shape {a:?} instead of {b:?}")));
-            }
-            if other.dtype != tensor.dtype {
-                let (name, a, b) = (&tensor.name, number::name(other.dtype), number::name(tensor.dtype));
+            return Err(mismatch(format!("tensor {name} has shape {a:?} instead of {b:?}{more}")));
+        }
+        for (tensor, &at) in self.tensors.iter().zip(&positions) {
+            let other = &next.tensors[at];
+            let converted = behind_start && number::is_averaged(tensor.dtype) && number::is_averaged(other.dtype);
+            if other.dtype != tensor.dtype && !converted {
+                let (name, a, b) = (shown(&tensor.name), number::name(other.dtype), number::name(tensor.dtype));
                 return Err(mismatch(format!("tensor {name} has type {a} instead of {b}")));
             }
-            places.push(other.place.clone());
         }
-        let some = |names: &[&str]| {
-            let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
-            format!("{}{more}", names[..names.len().min(3)].join(", "))
-        };
-        if !missing.is_empty() {
-            return Err(mismatch(format!("it lacks {}", some(&missing))));
+        if behind_start {
+            self.take_types(positions.iter().map(|&at| next.tensors[at].dtype).collect());
         }
-        if !known.is_empty() {
-            let mut extra: Vec<&str> = known.into_keys().collect();
-            extra.sort_unstable();
-            return Err(mismatch(format!("it has {} besides", some(&extra))));
+        let renamed = self.tensors.iter().zip(&positions).find(|(own, at)| own.name != next.tensors[**at].name);
+        let is_said = self.notes.iter().any(|note| note.contains(RENAMED));
+        if let Some((own, &at)) = renamed.filter(|_| !is_said) {
+            self.notes.push(format!(
+                "{}: {RENAMED} ({} is {}): matched without it, and written with the last checkpoint's names",
+                next.path.display(),
+                own.name,
+                next.tensors[at].name
+            ));
         }
-        self.places.push(places);
+        self.shape_tensors = vec![0; positions.len()];
+        for (at, &position) in positions.iter().enumerate() {
+            self.shape_tensors[position] = at;
+            self.tensors[at].name.clone_from(&next.tensors[position].name);
+        }
+        self.places.push(positions.iter().map(|&at| next.tensors[at].place.clone()).collect());
         self.paths.push(next.path);
         self.trainings.push(next.training);
+        self.metadata = next.metadata;
+        (self.parts, self.home, self.shape, self.origin) = (next.parts, next.home, next.shape, next.origin);
+        self.in_pieces = next.in_pieces;
         // What every checkpoint would say again is said once, by the first.
         let about = |note: &str| note.split_once(": ").map_or(note.to_owned(), |(_, about)| about.to_owned());
         for note in next.notes {
@@ -150,12 +297,40 @@ impl Series {
             }
         }
         self.files.push(next.files);
-        let open: usize = self.files.iter().map(Vec::len).sum();
-        if open > MOST_OPEN {
+        let open: usize = self.files.iter().flatten().filter(|file| file.is_open()).count();
+        if open > most_open() {
             // The first file of a checkpoint can be opened again by its name; one that was unpacked cannot.
-            self.files.iter_mut().for_each(|files| DataFile::close(files));
+            self.files.last_mut().into_iter().for_each(|files| DataFile::close(files));
         }
         Ok(())
+    }
+
+    /// The run's own types, from here on; a note if the start has others.
+    fn take_types(&mut self, types: Vec<Dtype>) {
+        self.start_types = std::mem::replace(&mut self.native, types);
+        let mut other = self.start_types.iter().zip(&self.native).filter(|(start, own)| start != own);
+        if let Some((start, own)) = other.next() {
+            let (start, own) = (number::name(*start), number::name(*own));
+            self.notes.push(format!("{}: its {start} is converted to the run's {own}", self.paths[0].display()));
+        }
+        self.tensors.iter_mut().zip(&self.native).for_each(|(tensor, own)| tensor.dtype = *own);
+    }
+
+    /// Which file of the last checkpoint each tensor is in.
+    fn files_of_tensors(&self) -> Vec<usize> {
+        if self.in_pieces {
+            return vec![0; self.tensors.len()];
+        }
+        // A file takes two places when it had to be unpacked.
+        let mut number = 0;
+        let files = &self.files[self.files.len() - 1];
+        let of_file: Vec<usize> = (0..files.len())
+            .map(|i| {
+                number += usize::from(i > 0 && files[i].path() != files[i - 1].path());
+                number
+            })
+            .collect();
+        self.places[self.places.len() - 1].iter().map(|place| of_file[place.file as usize]).collect()
     }
 
     fn treat(&self, copy: &[glob::Pattern]) -> Result<Vec<Treatment>> {
@@ -210,4 +385,73 @@ impl Series {
     pub fn model_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.len() * number::size(tensor.dtype).unwrap_or(1)).sum()
     }
+}
+
+/// A name without the parts that wrappers add: torch.compile, FSDP, activation checkpointing, DataParallel.
+fn bare(name: &str) -> String {
+    let wrappers = ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "module"];
+    name.split('.').filter(|part| !wrappers.contains(part)).collect::<Vec<_>>().join(".")
+}
+
+/// What all names start with, up to a dot.
+fn common_start(tensors: &[Tensor]) -> String {
+    let names: Vec<String> = tensors.iter().map(|tensor| bare(&tensor.name)).collect();
+    let Some(first) = names.first() else { return String::new() };
+    let mut ends = first.match_indices('.').rev().map(|(at, _)| &first[..=at]);
+    let shared = ends.find(|start| names.iter().all(|name| name.starts_with(start)));
+    shared.unwrap_or_default().to_owned()
+}
+
+/// For each tensor its position among the others: by name, or else by what wrappers leave of it; or, of a path's start, by what
+/// is left of both without what all of their names start with.
+fn match_names(own: &[Tensor], others: &[Tensor], start: bool) -> std::result::Result<Vec<usize>, String> {
+    let plain = |tensor: &Tensor| tensor.name.clone();
+    let (missing, extra) = match pair(own, others, &plain) {
+        Ok(positions) => return Ok(positions),
+        Err(names) => names,
+    };
+    if let Ok(positions) = pair(own, others, &|tensor| bare(&tensor.name)) {
+        return Ok(positions);
+    }
+    if start {
+        let (mine, theirs) = (common_start(own), common_start(others));
+        let without = |tensors: &[Tensor], start: &str| -> Vec<Tensor> {
+            let rest = |name: &str| bare(name).strip_prefix(start).map(str::to_owned).unwrap_or_default();
+            tensors.iter().map(|tensor| Tensor { name: rest(&tensor.name), ..tensor.clone() }).collect()
+        };
+        if let Ok(positions) = pair(&without(own, &mine), &without(others, &theirs), &plain) {
+            return Ok(positions);
+        }
+    }
+    let some = |names: &[String]| {
+        let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
+        format!("{}{more}", names[..names.len().min(3)].join(", "))
+    };
+    Err(match (missing.is_empty(), extra.is_empty()) {
+        (true, _) => format!("it has {} besides", some(&extra)),
+        (_, true) => format!("it lacks {}", some(&missing)),
+        _ => format!("it lacks {} and has {} besides", some(&missing), some(&extra)),
+    })
+}
+
+/// The positions of the others, or the names that are missing among them and those they have besides.
+fn pair(
+    own: &[Tensor],
+    others: &[Tensor],
+    name: &dyn Fn(&Tensor) -> String,
+) -> std::result::Result<Vec<usize>, (Vec<String>, Vec<String>)> {
+    let mut known: HashMap<String, usize> = others.iter().enumerate().map(|(at, tensor)| (name(tensor), at)).collect();
+    let mut missing = Vec::new();
+    let mut positions = Vec::with_capacity(own.len());
+    for tensor in own {
+        match known.remove(&name(tensor)) {
+            Some(at) => positions.push(at),
+            None => missing.push(name(tensor)),
+        }
+    }
+    let mut extra: Vec<String> = known.into_keys().collect();
+    extra.sort_unstable();
+    // (Two names that become one leave one of them over.)
+    let complete = missing.is_empty() && extra.is_empty() && own.len() == others.len();
+    if complete { Ok(positions) } else { Err((missing, extra)) }
 }

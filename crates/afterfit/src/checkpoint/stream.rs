@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use safetensors::Dtype;
 
-use super::{CheckpointError, DataFile, Place, Result, Tensor, number};
+use super::place::{Gather, Place};
+use super::{CheckpointError, DataFile, Result, Tensor, number};
 use crate::files::FileError;
 use crate::files::source::write_at;
 use crate::sums::kernel::{Accumulate, BLOCK, Element, HELD};
+use crate::watch::Watch;
 
 /// Elements of a chunk, if memory allows: with 60 checkpoints it stays within a core's second-level cache.
 pub(super) const CHUNK: usize = 16384;
 /// Checkpoints read before their sum is taken: a bound on memory for any number of them.
 const GROUP: usize = 32;
-/// Gaps up to this many bytes are read over rather than skipped, in tensors that do not lie row by row.
-const MOST_GAP: u64 = 4096;
 
 /// One weighted sum.
 #[derive(Debug, Clone)]
@@ -52,6 +52,8 @@ pub(crate) struct Sum<'a> {
     pub(crate) tensor: &'a Tensor,
     /// Its place in each source.
     pub(crate) places: Vec<&'a Place>,
+    /// As the first source has it, where that is of another type.
+    pub(crate) start: Option<Tensor>,
     /// Whose weights: its parameter group's mass sequence.
     pub(crate) sequence: usize,
     /// The type of its sums.
@@ -72,6 +74,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) memory: u64,
     /// Called with bytes read since the last call.
     pub(crate) progress: &'a (dyn Fn(u64) + Sync),
+    pub(crate) watch: &'a Watch,
 }
 
 /// What a pass saw.
@@ -91,9 +94,13 @@ struct Worker {
     center: Vec<f64>,
     sums: Vec<f64>,
     moved: Vec<[f64; BLOCK]>,
+    /// Where the first source holds −0.0, which a sum would turn into 0.0.
+    negative_zeros: Vec<u32>,
     row: Vec<f64>,
     out: Vec<u8>,
     gather: Gather,
+    /// For a first source of another type.
+    copier: Copier,
 }
 
 impl Pass<'_> {
@@ -122,6 +129,8 @@ impl Pass<'_> {
             firsts.push(jobs);
             jobs += sum.tensor.len().div_ceil(chunk as u64);
         }
+        let bytes = |sum: &Sum<'_>| sum.tensor.len() * number::size(sum.tensor.dtype).unwrap_or(1);
+        self.watch.expect(sources as u64 * self.sums.iter().map(bytes).sum::<u64>());
         let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         let nothing = Seen { reach: vec![0.0; sequences] };
         let outcome: Mutex<Result<Seen>> = Mutex::new(Ok(nothing.clone()));
@@ -161,9 +170,11 @@ impl Worker {
             center: Vec::new(),
             sums: Vec::new(),
             moved: vec![[0.0; BLOCK]; GROUP],
+            negative_zeros: Vec::new(),
             row: Vec::new(),
             out: Vec::new(),
             gather: Gather::default(),
+            copier: Copier::default(),
         }
     }
 
@@ -183,6 +194,7 @@ impl Worker {
         self.sums.resize(rows * padded, 0.0);
         self.center.clear();
         self.center.resize(padded, 0.0);
+        self.negative_zeros.clear();
         let mut first = 0;
         if pass.centered {
             self.read(pass, sum, 0, 1, start, count)?;
@@ -193,12 +205,16 @@ impl Worker {
                     self.center.iter_mut().zip(from).for_each(|(center, &value)| *center = f64::from(value));
                 }
             }
+            self.note_negative_zeros(is_wide, count);
             first = 1;
         }
         let starts: Vec<usize> = (0..rows).map(|row| row * padded).collect();
         while first < pass.files.len() {
             let group = (pass.files.len() - first).min(GROUP);
             self.read(pass, sum, first, group, start, count)?;
+            if first == 0 {
+                self.note_negative_zeros(is_wide, count);
+            }
             let chunk = Chunk { padded, group, weights, first, starts: &starts, center: &self.center };
             let reach = match is_wide {
                 true => chunk.add(&self.wide, &mut self.sums, &mut self.moved),
@@ -227,6 +243,12 @@ impl Worker {
                 true => self.row.extend(sums.iter().zip(&self.center).map(|(sum, center)| center + sum)),
                 false => self.row.extend_from_slice(sums),
             }
+            if row.absolute && !is_whole {
+                for &at in &self.negative_zeros {
+                    let value = &mut self.row[at as usize];
+                    *value = if *value == 0.0 { -0.0 } else { *value };
+                }
+            }
             // Every row sees every source (0 · ∞ is NaN), so one row tells for all.
             if n == 0 && !(all_finite(&self.row) && all_finite(&self.center)) {
                 return Err(self.find_culprit(pass, sum, start, count));
@@ -247,8 +269,19 @@ impl Worker {
                 write_at(file, &self.out, offset + start * size).map_err(FileError::io(&row.path))?;
             }
         }
-        (pass.progress)(pass.files.len() as u64 * count as u64 * number::size(sum.tensor.dtype).unwrap_or(1));
-        Ok(())
+        let bytes = pass.files.len() as u64 * count as u64 * number::size(sum.tensor.dtype).unwrap_or(1);
+        (pass.progress)(bytes);
+        pass.watch.advance(bytes);
+        Ok(pass.watch.require()?)
+    }
+
+    /// Remembers where the source that was read first holds −0.0.
+    fn note_negative_zeros(&mut self, is_wide: bool, count: usize) {
+        let places = 0..count as u32;
+        match is_wide {
+            true => self.negative_zeros.extend(places.filter(|&at| self.wide[at as usize].to_bits() == 1 << 63)),
+            false => self.negative_zeros.extend(places.filter(|&at| self.narrow[at as usize].to_bits() == 1 << 31)),
+        }
     }
 
     /// Reads a chunk of sources `first..first + group`, each row padded to whole blocks.
@@ -275,8 +308,16 @@ impl Worker {
                 true => self.wide[k * padded + count..(k + 1) * padded].fill(0.0),
                 false => self.narrow[k * padded + count..(k + 1) * padded].fill(0.0),
             }
-            let place = sum.places[first + k];
-            let file = &pass.files[first + k][place.file as usize];
+            let (files, place) = (&pass.files[first + k][..], sum.places[first + k]);
+            if let Some(own) = sum.start.as_ref().filter(|_| first + k == 0) {
+                let target = if is_wide { Dtype::F64 } else { Dtype::F32 };
+                let bytes = self.copier.chunk(files, place, own, start, count, target)?;
+                match is_wide {
+                    true => bytemuck::cast_slice_mut(&mut self.wide[..count]).copy_from_slice(bytes),
+                    false => bytemuck::cast_slice_mut(&mut self.narrow[..count]).copy_from_slice(bytes),
+                }
+                continue;
+            }
             let into: &mut [u8] = match dtype {
                 Dtype::F64 => bytemuck::cast_slice_mut(&mut self.wide[k * padded..][..count]),
                 Dtype::F32 => bytemuck::cast_slice_mut(&mut self.narrow[k * padded..][..count]),
@@ -285,12 +326,7 @@ impl Worker {
                     &mut bytemuck::cast_slice_mut(&mut self.raw)[..bytes]
                 }
             };
-            match &place.strides {
-                None => file.read(into, place.offset + start * (bytes / count) as u64)?,
-                Some(strides) => {
-                    self.gather.read(file, place.offset, strides, &sum.tensor.shape, start, into, count)?
-                }
-            }
+            self.gather.read(files, place, &sum.tensor.shape, start, count, into)?;
             if !matches!(dtype, Dtype::F64 | Dtype::F32) {
                 number::widen(
                     dtype,
@@ -313,8 +349,14 @@ impl Worker {
                 _ => f64::from(self.narrow[at]),
             };
             if let Some(at) = (0..count).find(|&at| !value(at).is_finite()) {
+                let spot = sum.places[source].spot_of(&sum.tensor.shape, start + at as u64);
+                let file = &pass.files[source][spot.file as usize];
+                // (Perhaps it is there because the file is damaged.)
+                if let Err(error) = file.require_whole_at(spot.offset) {
+                    return error.into();
+                }
                 return CheckpointError::NotFinite {
-                    path: pass.files[source][sum.places[source].file as usize].path().into(),
+                    path: file.path().into(),
                     name: sum.tensor.name.clone(),
                     value: value(at),
                     position: start + at as u64,
@@ -376,21 +418,17 @@ impl Copier {
     /// The bytes of a chunk, converted when `dtype` is not the tensor's own.
     pub(super) fn chunk(
         &mut self,
-        file: &DataFile,
+        files: &[DataFile],
         place: &Place,
         tensor: &Tensor,
         start: u64,
         count: usize,
         dtype: Dtype,
     ) -> Result<&[u8]> {
-        let size = number::size(tensor.dtype).unwrap_or(1);
-        let bytes = count * size as usize;
+        let bytes = count * number::size(tensor.dtype).unwrap_or(1) as usize;
         self.raw.resize(bytes.div_ceil(8), 0);
         let raw: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut self.raw)[..bytes];
-        match &place.strides {
-            None => file.read(raw, place.offset + start * size)?,
-            Some(strides) => self.gather.read(file, place.offset, strides, &tensor.shape, start, raw, count)?,
-        }
+        self.gather.read(files, place, &tensor.shape, start, count, raw)?;
         if dtype == tensor.dtype {
             return Ok(&bytemuck::cast_slice(&self.raw)[..bytes]);
         }
@@ -415,67 +453,5 @@ impl Copier {
                 dtype: number::name(dtype),
             }),
         }
-    }
-}
-
-/// Reads tensors that do not lie row by row: the chunk's elements are sorted by where they lie and read in stretches.
-#[derive(Default)]
-struct Gather {
-    /// What the plan below is for.
-    plan_for: Option<(Vec<u64>, Vec<usize>, u64, usize)>,
-    /// Byte offsets of the elements from the tensor's first, and which element each is, sorted by offset.
-    order: Vec<(u64, u32)>,
-    bytes: Vec<u8>,
-}
-
-impl Gather {
-    #[allow(clippy::too_many_arguments)]
-    fn read(
-        &mut self,
-        file: &DataFile,
-        offset: u64,
-        strides: &[u64],
-        shape: &[usize],
-        start: u64,
-        into: &mut [u8],
-        count: usize,
-    ) -> Result<()> {
-        let size = into.len() / count;
-        let wanted = (strides.to_vec(), shape.to_vec(), start, count);
-        if self.plan_for.as_ref() != Some(&wanted) {
-            self.order.clear();
-            self.order.extend((0..count as u32).map(|element| {
-                let mut rest = start + u64::from(element);
-                let mut place = 0;
-                for (&length, &stride) in shape.iter().zip(strides).rev() {
-                    place += rest % length as u64 * stride;
-                    rest /= length as u64;
-                }
-                (place * size as u64, element)
-            }));
-            self.order.sort_unstable();
-            self.plan_for = Some(wanted);
-        }
-        // Stretches end at a wide gap, or when they have grown to what a chunk may take.
-        let most = (16 * into.len()) as u64;
-        let mut from = 0;
-        while from < self.order.len() {
-            let first = self.order[from].0;
-            let mut to = from + 1;
-            while to < self.order.len()
-                && self.order[to].0 - self.order[to - 1].0 <= MOST_GAP
-                && self.order[to].0 - first < most
-            {
-                to += 1;
-            }
-            self.bytes.resize((self.order[to - 1].0 - first) as usize + size, 0);
-            file.read(&mut self.bytes, offset + first)?;
-            for &(place, element) in &self.order[from..to] {
-                into[element as usize * size..][..size]
-                    .copy_from_slice(&self.bytes[(place - first) as usize..][..size]);
-            }
-            from = to;
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! PyTorch checkpoints: the zip format of `torch.save` since 1.6 and the stream of pickles before it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -8,64 +8,39 @@ use std::path::Path;
 use safetensors::Dtype;
 
 use super::archive::{Archive, Placed};
-use super::pickle::{self, Id, Pickle, Value};
-use super::training::{GroupState, Settings};
+use super::model::{Model, find_model, settings, short};
+use super::pickle::{Id, Pickle, Value};
+use super::place::Place;
+use super::saved::find_training;
+use super::shape::Shape;
 use super::{
-    Checkpoint, CheckpointError, DataFile, Place, Result, Tensor, Training, contiguous, elements, malformed, number,
+    Checkpoint, CheckpointError, DataFile, Result, Tensor, Training, broken, contiguous, elements, malformed, number,
+    quantized, unpickle,
 };
 use crate::files::FileError;
 
-/// Where frameworks put the weights, best first: Lightning's averaging keeps the raw weights, which an average of the
-/// path needs, under `current_model_state`.
-const WRAPPERS: [&str; 11] = [
-    "current_model_state",
-    "state_dict",
-    "model_state_dict",
-    "model",
-    "module",
-    "net",
-    "network",
-    "weights",
-    "params",
-    "state_dict_ema",
-    "model_ema",
-];
-/// Wrappers that hold the whole model, whatever stands beside them. Under the other names a part of it may be.
-const WHOLE: [&str; 3] = ["current_model_state", "state_dict", "model_state_dict"];
-
-/// Whether an entry is about training, not about the model. (A tensor of that name belongs to the model all the same.)
-fn is_training_state(key: &str) -> bool {
-    let key = key.to_lowercase();
-    let starts = ["optim", "last_optim", "sched", "lr_sched", "rng", "random_", "callbacks", "loops", "hyper_param"];
-    ["amp", "scaler", "grad_scaler", "ema", "state_dict_ema", "model_ema", "swa"].contains(&key.as_str())
-        || starts.iter().any(|start| key.starts_with(start))
-}
-
-/// Bytes that the names of one file's tensors may take in all.
-const MOST_NAMES: usize = 64 << 20;
-/// Bounds on what a file may make us walk through.
-const MOST_DEPTH: usize = 32;
-const MOST_VISITS: usize = 1_000_000;
-
 /// A tensor as the pickle describes it.
-struct Described {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<u64>,
+pub(super) struct Described {
+    pub(super) name: String,
+    /// Its place in the pickle.
+    pub(super) id: Id,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<u64>,
     strides: Vec<u64>,
-    storage: String,
+    pub(super) storage: String,
     /// In elements.
     offset: u64,
 }
 
-/// The model found in a pickle.
-struct Model {
-    tensors: Vec<Described>,
-    notes: Vec<String>,
+impl Described {
+    /// Whether it is a single number.
+    pub(super) fn is_number(&self) -> bool {
+        elements(&self.shape) == Some(1)
+    }
 }
 
 /// Why one value cannot be read as a tensor.
-type Refusal = String;
+pub(super) type Refusal = String;
 
 /// The storage a tensor's numbers are in: its element type (none: bytes) and its key.
 fn storage(pickle: &Pickle, id: Id) -> Result<(Option<Dtype>, &str), Refusal> {
@@ -104,7 +79,7 @@ fn storage(pickle: &Pickle, id: Id) -> Result<(Option<Dtype>, &str), Refusal> {
     Ok((dtype, key))
 }
 
-fn torch_dtype(name: &str) -> Option<Dtype> {
+pub(super) fn torch_dtype(name: &str) -> Option<Dtype> {
     Some(match name.strip_prefix("torch.")? {
         "uint16" => Dtype::U16,
         "uint32" => Dtype::U32,
@@ -124,7 +99,7 @@ fn torch_dtype(name: &str) -> Option<Dtype> {
 }
 
 /// The tensor a value stands for; `None` when it is no tensor at all.
-fn tensor(pickle: &Pickle, id: Id, name: &str) -> Option<Result<Described, Refusal>> {
+pub(super) fn tensor(pickle: &Pickle, id: Id, name: &str) -> Option<Result<Described, Refusal>> {
     let (mut callee, mut arguments) = pickle.call(id)?;
     // Parameters and subclasses wrap the tensor proper, a few layers at most.
     for _ in 0..4 {
@@ -138,6 +113,11 @@ fn tensor(pickle: &Pickle, id: Id, name: &str) -> Option<Result<Described, Refus
                 else {
                     return None;
                 };
+                if let Some(Value::Global(class)) = arguments.get(1).map(|&class| pickle.get(class))
+                    && class.starts_with("torchao.")
+                {
+                    return Some(Err(quantized::coded(class)));
+                }
                 (callee, arguments) = (inner, given);
             }
             _ => break,
@@ -145,7 +125,15 @@ fn tensor(pickle: &Pickle, id: Id, name: &str) -> Option<Result<Described, Refus
     }
     match callee.strip_prefix("torch._utils.")? {
         "_rebuild_tensor" | "_rebuild_tensor_v2" | "_rebuild_tensor_v3" => {
-            Some(rebuild(pickle, arguments, name, callee.ends_with("_v3")))
+            Some(rebuild(pickle, id, arguments, name, callee.ends_with("_v3")))
+        }
+        "_rebuild_qtensor" => Some(Err(quantized::coded("torch.quantize"))),
+        "_rebuild_wrapper_subclass" => {
+            let class = match arguments.first().map(|&class| pickle.get(class)) {
+                Some(Value::Global(class)) => class,
+                _ => "a tensor subclass",
+            };
+            Some(Err(quantized::coded(class)))
         }
         other if other.starts_with("_rebuild_") => Some(Err(format!(
             "{} tensors are not supported",
@@ -155,7 +143,13 @@ fn tensor(pickle: &Pickle, id: Id, name: &str) -> Option<Result<Described, Refus
     }
 }
 
-fn rebuild(pickle: &Pickle, arguments: &[Id], name: &str, typed: bool) -> Result<Described, Refusal> {
+/// A shape: a tuple of sizes, or `torch.Size`, which is called with one.
+pub(super) fn sizes(pickle: &Pickle, id: Id) -> Option<Vec<u64>> {
+    let items = pickle.call(id).and_then(|(_, given)| pickle.items(*given.first()?)).or_else(|| pickle.items(id));
+    items?.iter().map(|&id| u64::try_from(pickle.int(id)?).ok()).collect()
+}
+
+fn rebuild(pickle: &Pickle, id: Id, arguments: &[Id], name: &str, typed: bool) -> Result<Described, Refusal> {
     let [reference, offset, shape, strides, rest @ ..] = arguments else {
         return Err("its description is too short".into());
     };
@@ -164,271 +158,13 @@ fn rebuild(pickle: &Pickle, arguments: &[Id], name: &str, typed: bool) -> Result
         (true, Some(Value::Global(name))) => torch_dtype(name).ok_or(format!("type {name} is not supported"))?,
         _ => stored.ok_or("its type is not said")?,
     };
-    let numbers = |id: Id| -> Result<Vec<u64>, Refusal> {
-        // torch.Size is called with the tuple.
-        let items = pickle.call(id).and_then(|(_, given)| pickle.items(*given.first()?)).or_else(|| pickle.items(id));
-        let number = |&id: &Id| pickle.int(id).and_then(|value| u64::try_from(value).ok());
-        items
-            .and_then(|items| items.iter().map(number).collect())
-            .ok_or_else(|| "its shape is not made of sizes".into())
-    };
-    let (shape, strides) = (numbers(*shape)?, numbers(*strides)?);
+    let of = |id: Id| sizes(pickle, id).ok_or_else(|| Refusal::from("its shape is not made of sizes"));
+    let (shape, strides) = (of(*shape)?, of(*strides)?);
     if shape.len() != strides.len() || shape.len() > 64 {
         return Err(format!("{} sizes and {} strides", shape.len(), strides.len()));
     }
     let offset = pickle.int(*offset).and_then(|offset| u64::try_from(offset).ok()).ok_or("its offset is negative")?;
-    Ok(Described { name: name.into(), dtype, shape, strides, storage: key.into(), offset })
-}
-
-/// Why a pickle gives no model.
-enum NoModel {
-    /// The part of a key that was not found, and some keys that are there.
-    NoKey {
-        key: String,
-        known: String,
-    },
-    Refused(Refusal),
-}
-
-impl From<Refusal> for NoModel {
-    fn from(reason: Refusal) -> Self {
-        Self::Refused(reason)
-    }
-}
-
-impl NoModel {
-    fn of(self, path: &Path) -> CheckpointError {
-        match self {
-            Self::NoKey { key, known } => CheckpointError::NoKey { path: path.into(), key, known },
-            Self::Refused(reason) => malformed(path, reason),
-        }
-    }
-}
-
-/// Where a key such as `a.b` leads. A key may itself contain dots: the whole rest is tried before its first part.
-fn follow(pickle: &Pickle, mut at: Id, key: &str) -> Result<Id, NoModel> {
-    let mut rest = key;
-    loop {
-        if let Some(found) = pickle.lookup(at, rest) {
-            return Ok(found);
-        }
-        let missing = |key: &str| {
-            let keys = pickle.entries(at).unwrap_or_default().iter().filter_map(|(key, _)| pickle.text(*key));
-            NoModel::NoKey { key: key.into(), known: keys.take(12).collect::<Vec<_>>().join(", ") }
-        };
-        let (first, after) = rest.split_once('.').ok_or_else(|| missing(rest))?;
-        at = pickle.lookup(at, first).ok_or_else(|| missing(first))?;
-        rest = after;
-    }
-}
-
-/// Walks to the model's dictionary and lists its tensors.
-fn find_model(pickle: &Pickle, key: Option<&str>) -> Result<Model, NoModel> {
-    let mut at = pickle.root;
-    let mut notes = Vec::new();
-    let mut wrapped = false;
-    if let Some(key) = key {
-        at = follow(pickle, at, key)?;
-        wrapped = true;
-    } else {
-        let mut visits = 0;
-        for _ in 0..MOST_DEPTH {
-            let Some((name, inner)) = WRAPPERS.iter().find_map(|name| {
-                let inner = pickle.lookup(at, name)?;
-                holds_tensors(pickle, inner, 0, &mut visits).then_some((name, inner))
-            }) else {
-                break;
-            };
-            let beside: Vec<&str> = pickle
-                .entries(at)
-                .unwrap_or_default()
-                .iter()
-                .filter(|&&(_, value)| value != inner && holds_tensors(pickle, value, 0, &mut visits))
-                .filter_map(|&(key, _)| pickle.text(key))
-                .filter(|key| !is_training_state(key) && !WRAPPERS.contains(key))
-                .collect();
-            if !beside.is_empty() && !WHOLE.contains(name) {
-                // A part of the model that happens to bear a wrapper's name: all parts are taken together.
-                break;
-            }
-            if let Some(first) = beside.first() {
-                notes.push(format!("tensors beside {name} are left out ({first}): --key chooses"));
-            }
-            if *name == "current_model_state" {
-                notes.push("the weights under current_model_state (not yet averaged) are used".to_owned());
-            } else if name.ends_with("_ema") {
-                notes.push(format!("only {name} is in it: an average already, not the path itself"));
-            }
-            at = inner;
-            wrapped = true;
-        }
-    }
-    let mut found = Model { tensors: Vec::new(), notes };
-    let mut walk =
-        Walk { pickle, wrapped, visits: 0, name_bytes: 0, left_out: 0, shown: Vec::new(), found: &mut found.tensors };
-    walk.list(at, "", 0)?;
-    if walk.left_out > 0 {
-        let (count, shown) = (walk.left_out, walk.shown.join(", "));
-        found.notes.push(format!("{count} entries that are no tensors are left out ({shown})"));
-    }
-    if tensor(pickle, at, "it").is_some() {
-        return Err("it holds a bare tensor: save a dictionary of names and tensors".to_owned().into());
-    }
-    if found.tensors.is_empty() && matches!(pickle.get(at), Value::Call { .. }) {
-        return Err("it holds a whole pickled module: save its state_dict() instead".to_owned().into());
-    }
-    Ok(found)
-}
-
-/// Whether there is a tensor in a dictionary or in the dictionaries within it.
-fn holds_tensors(pickle: &Pickle, id: Id, depth: usize, visits: &mut usize) -> bool {
-    *visits += 1;
-    if depth > MOST_DEPTH || *visits > MOST_VISITS {
-        return false;
-    }
-    let entries = pickle.entries(id).unwrap_or_default();
-    entries.iter().any(|&(_, value)| {
-        pickle.call(value).is_some_and(|(name, _)| name.contains("_rebuild_"))
-            || holds_tensors(pickle, value, depth + 1, visits)
-    })
-}
-
-/// A walk through the dictionaries of a model.
-struct Walk<'a> {
-    pickle: &'a Pickle,
-    /// Whether the way led through a wrapper: what is no tensor here is then worth a word.
-    wrapped: bool,
-    visits: usize,
-    name_bytes: usize,
-    left_out: usize,
-    shown: Vec<String>,
-    found: &'a mut Vec<Described>,
-}
-
-impl Walk<'_> {
-    fn list(&mut self, id: Id, prefix: &str, depth: usize) -> Result<(), Refusal> {
-        if depth > MOST_DEPTH {
-            return Err(format!("dictionaries nested more than {MOST_DEPTH} deep at {}", short(prefix)));
-        }
-        let pickle = self.pickle;
-        for &(key, value) in pickle.entries(id).unwrap_or_default() {
-            self.visits += 1;
-            if self.visits > MOST_VISITS {
-                return Err(format!("more than {MOST_VISITS} entries to look through"));
-            }
-            let key = match pickle.get(key) {
-                Value::Text(text) => text.clone(),
-                Value::Int(number) => number.to_string(),
-                _ => continue,
-            };
-            let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-            self.name_bytes += name.len();
-            if self.name_bytes > MOST_NAMES {
-                return Err(format!("names of more than {MOST_NAMES} bytes in all"));
-            }
-            match tensor(pickle, value, &name) {
-                Some(Ok(tensor)) => self.found.push(tensor),
-                Some(Err(reason)) => return Err(format!("tensor {}: {reason}", short(&name))),
-                None if !self.wrapped && depth == 0 && is_training_state(&key) => {}
-                None if pickle.entries(value).is_some() => self.list(value, &name, depth + 1)?,
-                // (Numbers beside the model, such as the epoch, are expected; inside it they are worth a word.)
-                None if self.wrapped => {
-                    self.left_out += 1;
-                    if self.shown.len() < 3 {
-                        self.shown.push(short(&name));
-                    }
-                }
-                None => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-fn short(name: &str) -> String {
-    if name.chars().count() <= 80 { name.into() } else { name.chars().take(80).chain("…".chars()).collect() }
-}
-
-/// What the pickle says about training. `scalar` reads a rate that was saved as a tensor.
-fn find_training(pickle: &Pickle, scalar: &mut dyn FnMut(Described) -> Option<f64>) -> Training {
-    let root = pickle.root;
-    let mut training = Training::default();
-    let int = |names: &[&str]| {
-        let value = names.iter().find_map(|name| pickle.int(pickle.lookup(root, name)?));
-        value.and_then(|value| u64::try_from(value).ok())
-    };
-    training.step = int(&["global_step", "step", "steps", "iteration", "iter", "num_updates"]);
-    training.epoch = int(&["epoch"]);
-    let names =
-        ["optimizer", "optimizer_state_dict", "optimizer_states", "optimizer_state", "optim", "last_optimizer_state"];
-    let state = names.iter().find_map(|name| pickle.lookup(root, name)).unwrap_or(root);
-    // Lightning keeps a list of optimizers.
-    let state = pickle.items(state).and_then(|states| states.first().copied()).unwrap_or(state);
-    let groups = pickle.lookup(state, "param_groups").and_then(|groups| pickle.items(groups)).unwrap_or_default();
-    // The shapes of buffers, by the number of their tensor.
-    let states = pickle.lookup(state, "state").and_then(|states| pickle.entries(states)).unwrap_or_default();
-    let shapes: HashMap<i64, Vec<usize>> = states
-        .iter()
-        .filter_map(|&(number, state)| {
-            let buffer = ["momentum_buffer", "exp_avg"].iter().find_map(|name| pickle.lookup(state, name))?;
-            let shape = tensor(pickle, buffer, "buffer")?.ok()?.shape;
-            Some((pickle.int(number)?, shape.iter().map(|&length| length as usize).collect()))
-        })
-        .collect();
-    let shape_of = |number: usize| shapes.get(&i64::try_from(number).ok()?).cloned();
-    let mut number = |id: Id| match tensor(pickle, id, "lr") {
-        Some(Ok(tensor)) => scalar(tensor),
-        _ => pickle.float(id).or_else(|| numpy_scalar(pickle, id)),
-    };
-    for &group in groups {
-        let find = |name: &str| pickle.lookup(group, name);
-        let rate = ["lr", "learning_rate"].iter().find_map(|name| find(name)).and_then(&mut number);
-        let mut setting = |name: &str| find(name).and_then(&mut number);
-        let is_true = |name: &str| matches!(find(name).map(|id| pickle.get(id)), Some(Value::Bool(true)));
-        let settings = Settings {
-            momentum: setting("momentum"),
-            dampening: setting("dampening"),
-            nesterov: is_true("nesterov"),
-            beta1: find("betas").and_then(|betas| pickle.items(betas)?.first().copied()).and_then(&mut number),
-            weight_decay: find("weight_decay").and_then(&mut number),
-            decoupled: is_true("decoupled_weight_decay"),
-        };
-        let list = |name: &str| find(name).and_then(|list| pickle.items(list)).unwrap_or_default();
-        let numbers: Vec<usize> =
-            list("params").iter().filter_map(|&id| usize::try_from(pickle.int(id)?).ok()).collect();
-        training.groups.push(GroupState {
-            rate,
-            optimizer: settings.optimizer(&|name| find(name).is_some()),
-            weight_decay: settings.weight_decay,
-            names: list("param_names").iter().filter_map(|&id| pickle.text(id).map(str::to_owned)).collect(),
-            shapes: numbers.iter().map(|&number| shape_of(number)).collect(),
-            numbers,
-        });
-    }
-    if training.rate().is_none() {
-        let bare = ["lr", "learning_rate", "rate"].iter().find_map(|name| pickle.lookup(root, name));
-        let rate = bare.and_then(&mut number);
-        match training.groups.first_mut() {
-            Some(group) => group.rate = rate,
-            None => training.groups.extend(rate.map(|rate| GroupState { rate: Some(rate), ..GroupState::default() })),
-        }
-    }
-    training
-}
-
-/// `numpy.float64(0.1)` as numpy pickles it: a type and its bytes.
-fn numpy_scalar(pickle: &Pickle, id: Id) -> Option<f64> {
-    let (name, arguments) = pickle.call(id)?;
-    if !name.starts_with("numpy") || !name.ends_with(".multiarray.scalar") {
-        return None;
-    }
-    let Value::Bytes(bytes) = pickle.get(*arguments.get(1)?) else { return None };
-    let (_, kind) = pickle.call(*arguments.first()?)?;
-    match (pickle.text(*kind.first()?)?, &bytes[..]) {
-        ("f8", &[a, b, c, d, e, f, g, h]) => Some(f64::from_le_bytes([a, b, c, d, e, f, g, h])),
-        ("f4", &[a, b, c, d]) => Some(f64::from(f32::from_le_bytes([a, b, c, d]))),
-        _ => None,
-    }
+    Ok(Described { name: name.into(), id, dtype, shape, strides, storage: key.into(), offset })
 }
 
 /// An expanded tensor may be this many times its storage, and this much in any case.
@@ -436,7 +172,7 @@ const MOST_EXPANSION: u64 = 1000;
 const FREE_EXPANSION: u64 = 1 << 20;
 
 /// Checks a described tensor against its storage.
-fn place(path: &Path, tensor: Described, storage: Placed) -> Result<Tensor> {
+pub(super) fn place(path: &Path, tensor: Described, storage: Placed) -> Result<Tensor> {
     let Described { name, dtype, shape, strides, offset, .. } = tensor;
     let refuse = |name: &str, reason: String| CheckpointError::from(FileError::tensor(path, name, reason));
     let size = number::size(dtype).ok_or_else(|| refuse(&name, format!("type {dtype:?} is not supported")))?;
@@ -469,26 +205,45 @@ fn place(path: &Path, tensor: Described, storage: Placed) -> Result<Tensor> {
     // (In range: the end is.)
     // (nothing is read where there are no elements)
     let offset = if shape.contains(&0) { storage.offset } else { storage.offset + offset * size };
-    Ok(Tensor { name, dtype, shape, place: Place { file: storage.file, offset, strides } })
+    Ok(Tensor { name, dtype, shape, place: Place { strides, ..Place::plain(storage.file, offset) } })
 }
 
-fn checkpoint(path: &Path, tensors: Vec<Tensor>, training: Training, notes: Vec<String>) -> Result<Checkpoint> {
+fn checkpoint(path: &Path, mut tensors: Vec<Tensor>, training: Training, mut model: Found) -> Result<Checkpoint> {
+    let copied = tensors.split_off(tensors.len() - model.settings.len());
+    model.shape.copy(&model.settings, copied);
     let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     names.sort_unstable();
     if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(malformed(path, format!("two tensors are named {}", short(pair[0]))));
     }
-    let notes = notes.into_iter().map(|note| format!("{}: {note}", path.display())).collect();
-    Ok(Checkpoint {
-        path: path.into(),
-        tensors,
-        training,
-        metadata: Default::default(),
-        notes,
-        files: Vec::new(),
-        shards: None,
-        index: None,
-    })
+    let notes = model.notes.into_iter().map(|note| format!("{}: {note}", path.display())).collect();
+    Ok(Checkpoint { training, notes, shape: Some(model.shape), ..Checkpoint::new(path, tensors) })
+}
+
+pub(super) fn unread(path: &Path, error: &unpickle::PickleError) -> CheckpointError {
+    match error {
+        unpickle::PickleError::Truncated => broken(path, error.to_string()),
+        _ => malformed(path, error.to_string()),
+    }
+}
+
+/// What a pickle's model leaves once its tensors are placed.
+struct Found {
+    notes: Vec<String>,
+    shape: Shape,
+    /// Where in the pickle the settings are that follow the model's tensors.
+    settings: Vec<Id>,
+}
+
+impl Found {
+    fn of(pickle: Pickle, model: &mut Model) -> Self {
+        let tensors = model.tensors.iter().map(|tensor| tensor.id).collect();
+        let beside = settings(&pickle, &model.tensors);
+        let settings = beside.iter().map(|tensor| tensor.id).collect();
+        model.tensors.extend(beside);
+        let shape = Shape::new(pickle, tensors, model.others.take());
+        Self { notes: std::mem::take(&mut model.notes), shape, settings }
+    }
 }
 
 /// A zip archive; `prefix` is its folder (`archive/`, say).
@@ -503,33 +258,94 @@ pub(super) fn from_zip<R: Read + Seek>(
     {
         return Err(malformed(path, "its numbers are big-endian, which is not supported"));
     }
-    let reader = BufReader::new(archive.reader(&format!("{prefix}data.pkl"))?);
-    let (pickle, _) = pickle::read(reader).map_err(|error| malformed(path, error.to_string()))?;
-    let model = find_model(&pickle, key).map_err(|error| error.of(path))?;
-    let training = find_training(&pickle, &mut |tensor| {
-        let bytes = archive.start(&format!("{prefix}data/{}", tensor.storage), 8).ok()?;
+    let length = archive.length;
+    let mut reader = BufReader::new(archive.reader(&format!("{prefix}data.pkl"))?);
+    let read = unpickle::read(&mut reader, length);
+    // To its end, where its checksum is compared: damage makes nonsense of a pickle before anything else.
+    std::io::copy(&mut reader.take(length), &mut std::io::sink())
+        .map_err(|error| malformed(path, format!("entry {prefix}data.pkl: {error}")))?;
+    let (pickle, _) = read.map_err(|error| unread(path, &error))?;
+    let mut storages = Zipped { archive, prefix, known: HashMap::new() };
+    assemble(path, pickle, key, length, &mut storages)
+}
+
+/// Where the numbers of described tensors are.
+pub(super) trait Storages {
+    /// A number that was saved as a tensor.
+    fn scalar(&mut self, tensor: Described) -> Option<f64>;
+    /// A tensor's place, checked.
+    fn place(&mut self, tensor: Described) -> Result<Tensor>;
+}
+
+struct Zipped<'a, 'p, R> {
+    archive: &'a mut Archive<'p, R>,
+    prefix: &'a str,
+    known: HashMap<String, Placed>,
+}
+
+impl<R: Read + Seek> Storages for Zipped<'_, '_, R> {
+    fn scalar(&mut self, tensor: Described) -> Option<f64> {
+        let bytes = self.archive.start(&format!("{}data/{}", self.prefix, tensor.storage), 8).ok()?;
         scalar(tensor.dtype, &bytes)
-    });
-    let mut known: HashMap<String, Placed> = HashMap::new();
-    let mut tensors = Vec::with_capacity(model.tensors.len());
-    for tensor in model.tensors {
-        let storage = match known.get(&tensor.storage) {
+    }
+
+    fn place(&mut self, tensor: Described) -> Result<Tensor> {
+        let storage = match self.known.get(&tensor.storage) {
             Some(&placed) => placed,
             None => {
-                let placed = archive.place(&format!("{prefix}data/{}", tensor.storage))?;
-                known.insert(tensor.storage.clone(), placed);
+                let placed = self.archive.place(&format!("{}data/{}", self.prefix, tensor.storage))?;
+                self.known.insert(tensor.storage.clone(), placed);
                 placed
             }
         };
-        tensors.push(place(path, tensor, storage)?);
+        place(self.archive.path, tensor, storage)
     }
-    checkpoint(path, tensors, training, model.notes)
 }
 
-fn scalar(dtype: Dtype, bytes: &[u8]) -> Option<f64> {
+/// The model that a pickle describes, out of files of so many bytes.
+pub(super) fn assemble(
+    path: &Path,
+    pickle: Pickle,
+    key: Option<&str>,
+    length: u64,
+    storages: &mut dyn Storages,
+) -> Result<Checkpoint> {
+    let mut model = find_model(&pickle, key).map_err(|error| error.of(path))?;
+    let training = find_training(&pickle, &mut |tensor| storages.scalar(tensor));
+    let found = Found::of(pickle, &mut model);
+    let tensors: Result<Vec<Tensor>> = model.tensors.into_iter().map(|tensor| storages.place(tensor)).collect();
+    let tensors = tensors?;
+    require_size(path, &tensors, length)?;
+    checkpoint(path, tensors, training, found)
+}
+
+/// Refuses a file whose tensors, each view of a storage counted once, are far more than it holds.
+fn require_size(path: &Path, tensors: &[Tensor], length: u64) -> Result<()> {
+    let limit = FREE_SIZE.saturating_add(MOST_SIZE.saturating_mul(length));
+    let mut seen = HashSet::new();
+    let views = tensors.iter().filter(|tensor| seen.insert((&tensor.place, &tensor.shape)));
+    let bytes = views.fold(0_u64, |sum, tensor| {
+        sum.saturating_add(tensor.len().saturating_mul(number::size(tensor.dtype).unwrap_or(1)))
+    });
+    if bytes <= limit {
+        return Ok(());
+    }
+    Err(malformed(
+        path,
+        format!("its tensors have {bytes} bytes, more than the {limit} that a file of {length} bytes may"),
+    ))
+}
+
+/// A file's tensors may be this many times the file, and this much in any case.
+const MOST_SIZE: u64 = 8;
+const FREE_SIZE: u64 = 64 << 20;
+
+pub(super) fn scalar(dtype: Dtype, bytes: &[u8]) -> Option<f64> {
     match (dtype, bytes) {
         (Dtype::F64, &[a, b, c, d, e, f, g, h]) => Some(f64::from_le_bytes([a, b, c, d, e, f, g, h])),
         (Dtype::F32, &[a, b, c, d, ..]) => Some(f64::from(f32::from_le_bytes([a, b, c, d]))),
+        (Dtype::I64, &[a, b, c, d, e, f, g, h]) => Some(i64::from_le_bytes([a, b, c, d, e, f, g, h]) as f64),
+        (Dtype::I32, &[a, b, c, d, ..]) => Some(f64::from(i32::from_le_bytes([a, b, c, d]))),
         _ => None,
     }
 }
@@ -545,7 +361,7 @@ pub(super) fn open_legacy(path: &Path, file: File, key: Option<&str>) -> Result<
     let mut reader = BufReader::new(&file);
     let mut position = 0;
     let mut next = || -> Result<Pickle> {
-        let (pickle, bytes) = pickle::read(&mut reader).map_err(|error| malformed(path, error.to_string()))?;
+        let (pickle, bytes) = unpickle::read(&mut reader, length).map_err(|error| unread(path, &error))?;
         position += bytes;
         Ok(pickle)
     };
@@ -560,10 +376,9 @@ pub(super) fn open_legacy(path: &Path, file: File, key: Option<&str>) -> Result<
     }
     let pickle = next()?;
     let keys = next()?;
-    let model = find_model(&pickle, key).map_err(|error| error.of(path))?;
-    let training = find_training(&pickle, &mut |_| None);
     // Every storage says how many elements it has, but their size is known from the references alone.
-    let sizes = storage_sizes(&pickle);
+    let sizes: HashMap<String, u64> =
+        storage_sizes(&pickle).into_iter().map(|(key, size)| (key.to_owned(), size)).collect();
     let mut storages = HashMap::new();
     for &id in keys.items(keys.root).unwrap_or_default() {
         let name = keys.text(id).ok_or_else(|| malformed(path, "a storage without a key"))?;
@@ -572,30 +387,38 @@ pub(super) fn open_legacy(path: &Path, file: File, key: Option<&str>) -> Result<
         reader
             .seek(SeekFrom::Start(position))
             .and_then(|_| reader.read_exact(&mut count))
-            .map_err(|_| malformed(path, format!("the file ends before storage {name}")))?;
+            .map_err(|_| broken(path, format!("there is no storage {name}")))?;
         let bytes = u64::try_from(i64::from_le_bytes(count)).ok().and_then(|count| count.checked_mul(size));
         let offset = position + 8;
         let end = bytes.and_then(|bytes| offset.checked_add(bytes)).filter(|&end| end <= length);
         let (Some(bytes), Some(end)) = (bytes, end) else {
-            return Err(malformed(path, format!("storage {name} reaches beyond the file's {length} bytes")));
+            return Err(broken(path, format!("storage {name} reaches beyond the file's {length} bytes")));
         };
         storages.insert(name.to_owned(), Placed { file: 0, offset, bytes });
         position = end;
     }
     drop(reader);
-    let tensors: Result<Vec<Tensor>> = model
-        .tensors
-        .into_iter()
-        .map(|tensor| {
-            let storage = storages.get(&tensor.storage).copied();
-            let storage =
-                storage.ok_or_else(|| malformed(path, format!("storage {} is not in the file", tensor.storage)))?;
-            place(path, tensor, storage)
-        })
-        .collect();
-    let mut checkpoint = checkpoint(path, tensors?, training, model.notes)?;
+    let mut checkpoint = assemble(path, pickle, key, length, &mut Legacy { path, storages })?;
     checkpoint.files = vec![DataFile::new(path, file)];
     Ok(checkpoint)
+}
+
+struct Legacy<'a> {
+    path: &'a Path,
+    storages: HashMap<String, Placed>,
+}
+
+impl Storages for Legacy<'_> {
+    fn scalar(&mut self, _: Described) -> Option<f64> {
+        None
+    }
+
+    fn place(&mut self, tensor: Described) -> Result<Tensor> {
+        let storage = self.storages.get(&tensor.storage).copied();
+        let missing = || malformed(self.path, format!("storage {} is not in the file", tensor.storage));
+        let storage = storage.ok_or_else(missing)?;
+        place(self.path, tensor, storage)
+    }
 }
 
 /// Element size of each storage that any value of the pickle refers to.
@@ -606,12 +429,27 @@ fn storage_sizes(pickle: &Pickle) -> HashMap<&str, u64> {
 
 /// Everything that happens to a pickle, on bytes in memory.
 pub(super) fn fuzz_pickle(bytes: &[u8]) {
-    if let Ok((pickle, _)) = pickle::read(bytes) {
+    if let Ok((pickle, _)) = unpickle::read(bytes, bytes.len() as u64) {
         let storage = Placed { file: 0, offset: 0, bytes: 1 << 20 };
-        for tensor in find_model(&pickle, None).map(|model| model.tensors).unwrap_or_default() {
-            let _ = place(Path::new("fuzz"), tensor, storage);
-        }
         let _ = find_training(&pickle, &mut |_| None);
         let _ = storage_sizes(&pickle);
+        let Ok(mut model) = find_model(&pickle, None) else { return };
+        let found = Found::of(pickle, &mut model);
+        for tensor in model.tensors {
+            let _ = place(Path::new("fuzz"), tensor, storage);
+        }
+        // What is written can be read.
+        let (again, _) = found.shape.write(&|writer, _| writer.out.push(b'N'));
+        if let Err(error) = unpickle::read(&again[..], again.len() as u64) {
+            assert!(
+                matches!(
+                    error,
+                    unpickle::PickleError::TooManyValues(_)
+                        | unpickle::PickleError::TooLong(_)
+                        | unpickle::PickleError::OverBudget { .. }
+                ),
+                "{error}"
+            );
+        }
     }
 }

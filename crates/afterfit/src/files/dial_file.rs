@@ -32,12 +32,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use afterfit_core::tracker::Precision;
-use afterfit_core::{GroupMasses, Nodes, Optimizer, PathInfo, RateRun, Rates, Tracker};
+use afterfit_core::error::require;
+use afterfit_core::tracker::{Kept, Precision, Rounding};
+use afterfit_core::{Family, GroupMasses, Nodes, Optimizer, PathInfo, RateRun, Rates, Tracker};
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
-use super::atomic::Draft;
+use super::atomic::{Draft, Existing};
 use super::safetensors::{KEY, Reader, header_bytes, write_f64};
 use super::source::{DataFile, write_at};
 use super::{FileError, number};
@@ -134,9 +135,15 @@ struct Header {
     families: Vec<Nodes>,
     groups: Vec<Group>,
     group_masses: GroupMasses,
+    /// By group, where groups came later: the mass sequence it follows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sequences: Vec<usize>,
     /// Whether λ's sums were made with every rate at hand.
     exact: bool,
     precision: Precision,
+    /// Steps whose iterates were added to the sums together.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    block: u64,
     steps: u64,
     /// The farthest any weight of a mass sequence moved.
     reach: Vec<f64>,
@@ -144,6 +151,15 @@ struct Header {
     parts: Vec<Part>,
     #[serde(flatten)]
     beside: Beside,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_one(block: &u64) -> bool {
+    *block == 1
 }
 
 /// A copy of the model's tensors in the file.
@@ -213,12 +229,12 @@ pub struct DialDraft {
 }
 
 impl DialDraft {
-    /// Starts a file for the dial that `tracker` describes. Its tensors have the type that `precision` says; `copied` are those
+    /// Starts a file for the dial that `tracker` describes. Its tensors have the type that `rounding` says; `copied` are those
     /// that are not averaged.
     pub fn create(
         path: &Path,
         tracker: &Tracker,
-        precision: Precision,
+        rounding: impl Into<Rounding>,
         parts: Vec<Part>,
         copied: &[(String, Dtype, Vec<usize>)],
         beside: Beside,
@@ -230,6 +246,7 @@ impl DialDraft {
                 return Err(FileError::tensor(path, name, "a name that is taken").into());
             }
         }
+        let Rounding { precision, block } = rounding.into();
         let dtype = dtype_of(precision);
         let numbers = |name: String, values: &[f64]| (name, Dtype::F64, vec![values.len()]);
         let masses = tracker.masses().concat();
@@ -263,8 +280,10 @@ impl DialDraft {
             families: tracker.nodes().to_vec(),
             groups: groups.collect(),
             group_masses: tracker.group_masses(),
+            sequences: tracker.late_sequences(),
             exact: tracker.is_exact(),
             precision,
+            block,
             steps: tracker.steps(),
             reach: vec![0.0; tracker.sequences()],
             shape: tracker.paths()[0].shape,
@@ -274,13 +293,19 @@ impl DialDraft {
         // How far weights move is known only at the end: the header leaves room for it.
         let room = describe(&header, &tensors, 0).0.len() + 32 * tracker.sequences();
         let (bytes, offsets) = describe(&header, &tensors, room);
-        let draft = Draft::create(path)?;
+        let draft = Draft::create(path, Existing::Replace)?;
         write_at(draft.file(), &bytes, 0).map_err(FileError::io(path))?;
         let dial = Self { draft, header, tensors, offsets, room, first };
         for (at, values) in values.iter().enumerate() {
             dial.put(dial.offsets[at], values)?;
         }
         Ok(dial)
+    }
+
+    /// What becomes of a file that has the dial's name already: it is replaced, unless said otherwise here.
+    #[must_use]
+    pub fn existing(self, existing: Existing) -> Self {
+        Self { draft: self.draft.existing(existing), ..self }
     }
 
     /// The file under its temporary name, and where in it a tensor's numbers go.
@@ -307,6 +332,17 @@ impl DialDraft {
             }
         }
         Ok(())
+    }
+
+    /// Writes numbers as they lie in memory: of the file's precision, row by row, little end first.
+    pub fn write_bytes(&self, copy: Copy, part: usize, bytes: &[u8]) -> Result<()> {
+        let size = number::size(dtype_of(self.header.precision)).unwrap_or(1);
+        let (found, needed) = (bytes.len() as u64, size * self.header.parts[part].len() as u64);
+        if found != needed {
+            let reason = format!("{found} bytes: it has {needed}");
+            return Err(FileError::tensor(self.draft.path(), &copy.name(&self.header.parts[part].name), reason).into());
+        }
+        Ok(self.put_bytes(self.place(copy, part).1, bytes)?)
     }
 
     /// Writes the bytes of a tensor that is not averaged.
@@ -347,8 +383,8 @@ fn describe(header: &Header, tensors: &[(String, Dtype, Vec<usize>)], room: usiz
 pub struct DialFile {
     /// What a dial knows besides its sums.
     pub tracker: Tracker,
-    /// How precise the sums are.
-    pub precision: Precision,
+    /// How the sums were added up, which says how precise they are.
+    pub rounding: Rounding,
     /// The farthest any weight of each mass sequence moved.
     pub reach: Vec<f64>,
     /// The model's tensors.
@@ -368,6 +404,7 @@ impl DialFile {
         let reader = Reader::open(path)?;
         let header: Header = reader.metadata(KIND, VERSION)?;
         let refuse = |reason: String| reader.refuse(KIND, reason);
+        require(!header.groups.is_empty(), "number of parameter groups", 0.0, "at least 1")?;
         let mut known = HashSet::new();
         let mut runs = |name: &str, group: usize| -> Result<Option<Vec<f64>>> {
             let name = format!("{name}/{group}");
@@ -412,19 +449,26 @@ impl DialFile {
         if paths.iter().any(|path| path.steps() != header.steps) {
             return Err(refuse(format!("its rates do not cover {} steps", header.steps)).into());
         }
-        let mut tracker = Tracker::with_groups(header.families.clone(), &paths, header.group_masses)?;
-        if declared.iter().any(|path| path.steps() > 0) {
-            tracker.declare(&declared)?;
-        }
-        let tracker = if header.exact { tracker.exact() } else { tracker };
-        let per_sequence = tracker.masses()[0].len();
         known.insert("masses".into());
-        let masses = reader.read("masses", per_sequence * tracker.sequences())?;
+        let masses = reader.read("masses", reader.shape("masses")?.iter().product())?;
+        let of_l2 = header.families.iter().filter(|nodes| nodes.family() == Family::L2);
+        let per_sequence: usize = of_l2.map(Nodes::len).sum();
         let masses = match per_sequence {
-            0 => vec![Vec::new(); tracker.sequences()],
-            _ => masses.chunks_exact(per_sequence).map(<[f64]>::to_vec).collect(),
+            0 => vec![Vec::new(); header.reach.len()],
+            _ => masses.chunks(per_sequence).map(<[f64]>::to_vec).collect(),
         };
-        let tracker = tracker.resume(paths, masses)?;
+        let tracker = Tracker::try_from(Kept {
+            families: header.families.clone(),
+            group_masses: header.group_masses,
+            sequences: header.sequences.clone(),
+            exact: header.exact,
+            paths,
+            declared,
+            masses,
+        })?;
+        if header.block == 0 {
+            return Err(refuse("its blocks have no steps".into()).into());
+        }
         if header.reach.len() != tracker.sequences() || header.reach.iter().any(|r| !(*r >= 0.0 && r.is_finite())) {
             return Err(refuse(format!("its reach is {:?}", header.reach)).into());
         }
@@ -477,7 +521,7 @@ impl DialFile {
         }
         Ok(Self {
             tracker,
-            precision: header.precision,
+            rounding: Rounding { precision: header.precision, block: header.block },
             reach: header.reach,
             parts: header.parts,
             beside: header.beside,
@@ -490,7 +534,7 @@ impl DialFile {
     /// The numbers of one tensor of one copy.
     pub fn read(&self, copy: Copy, part: usize) -> Result<Vec<f64>> {
         let (count, offset) = (self.parts[part].len(), self.places[copy.at()][part]);
-        Ok(match self.precision {
+        Ok(match self.rounding.precision {
             Precision::F64 => self.file.read_f64(count, offset)?,
             Precision::F32 => self.file.read_f32(count, offset)?,
         })

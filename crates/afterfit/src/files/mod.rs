@@ -1,37 +1,71 @@
 //! Files: written whole or not at all, read with every size checked before memory is set aside.
 
 pub mod atomic;
+#[cfg(feature = "checkpoints")]
+pub(crate) mod checksum;
 pub mod dial_file;
+#[cfg(any(feature = "tables", feature = "checkpoints"))]
+pub(crate) mod npy;
 pub mod number;
 pub mod safetensors;
 pub(crate) mod source;
+mod temporary;
+pub mod text;
 
 use std::path::{Path, PathBuf};
 
+pub use source::Stamp;
+
 use thiserror::Error;
+
+use text::{sentence, shown, shown_path};
 
 /// A file that cannot be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// The operating system refused.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}", path = shown_path(path))]
     Io {
         /// The file.
         path: PathBuf,
         /// Its reason.
         source: std::io::Error,
     },
+    /// Something took the name of an output while it was being made.
+    #[error(
+        "{path} was not there when this run began, or is another one now: it is left as it is, and nothing is written under its name"
+    )]
+    Appeared {
+        /// The output.
+        path: PathBuf,
+    },
+    /// Read while something else wrote it.
+    #[error("{path} changed while it was read ({reason}): the result would be of neither the old file nor the new one", path = shown_path(path), reason = sentence(reason))]
+    Changed {
+        /// The input.
+        path: PathBuf,
+        /// What is not as it was.
+        reason: String,
+    },
     /// Not what it should be, or broken.
-    #[error("{path}: {reason}")]
+    #[error("{path}: {reason}", path = shown_path(path), reason = sentence(reason))]
     Malformed {
         /// The file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
     },
+    /// Cut off, as a killed run leaves it.
+    #[error("{path}: {reason}: it ends early, perhaps because the run was killed while writing it", path = shown_path(path), reason = sentence(reason))]
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
     /// One tensor that cannot be what the file says it is.
-    #[error("{path}: tensor {name}: {reason}")]
+    #[error("{path}: tensor {}: {reason}", shown(name), path = shown_path(path), reason = sentence(reason))]
     Tensor {
         /// The file.
         path: PathBuf,
@@ -50,6 +84,10 @@ impl FileError {
 
     pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> Self {
         Self::Malformed { path: path.into(), reason: reason.into() }
+    }
+
+    pub(crate) fn broken(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Broken { path: path.into(), reason: reason.into() }
     }
 
     pub(crate) fn tensor(path: &Path, name: &str, reason: impl Into<String>) -> Self {

@@ -9,8 +9,9 @@ use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 
-use super::atomic::Draft;
+use super::atomic::{Draft, Existing};
 use super::source::{DataFile, open_plain};
+use super::text::shown;
 use super::{FileError, number};
 
 type Result<T, E = FileError> = std::result::Result<T, E>;
@@ -39,7 +40,7 @@ impl<'de> Deserialize<'de> for Raw {
                 let mut seen = HashSet::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if !seen.insert(name.clone()) {
-                        return Err(serde::de::Error::custom(format!("the name \"{name}\" occurs twice")));
+                        return Err(serde::de::Error::custom(format!("the name \"{}\" occurs twice", shown(&name))));
                     }
                     if name == "__metadata__" {
                         raw.metadata = map.next_value()?;
@@ -70,6 +71,9 @@ pub(crate) fn read_header(path: &Path, reader: &mut impl Read, length: u64) -> R
     reader.read_exact(&mut size).map_err(too_short)?;
     let size = u64::from_le_bytes(size);
     let limit = HEADER_LIMIT.min(length - 8);
+    if size > limit && size <= HEADER_LIMIT {
+        return Err(FileError::broken(path, format!("{length} bytes long, with a header of {size}")));
+    }
     if size > limit {
         return Err(refuse(format!("it claims a header of {size} bytes, and at most {limit} fit")));
     }
@@ -85,6 +89,9 @@ pub(crate) fn read_header(path: &Path, reader: &mut impl Read, length: u64) -> R
     let checked = Metadata::new(None, tensors.clone()).map_err(|error| refuse(error.to_string()))?;
     let data_bytes = checked.data_len() as u64;
     let expected = (8 + size).saturating_add(data_bytes);
+    if expected > length {
+        return Err(FileError::broken(path, format!("{length} bytes long, but its header describes {expected}")));
+    }
     if expected != length {
         return Err(FileError::malformed(path, format!("{length} bytes long, but its header describes {expected}")));
     }
@@ -92,7 +99,7 @@ pub(crate) fn read_header(path: &Path, reader: &mut impl Read, length: u64) -> R
         let dtype = info.dtype;
         return Err(FileError::malformed(
             path,
-            format!("tensor {name}: type {dtype:?} packs several numbers into a byte: not supported"),
+            format!("tensor {}: type {dtype:?} packs several numbers into a byte: not supported", shown(name)),
         ));
     }
     let metadata = raw.metadata.unwrap_or_default().into_iter().collect();
@@ -139,17 +146,19 @@ pub fn write_safetensors(
     metadata: &BTreeMap<String, String>,
     fill: &mut dyn FnMut(usize, &mut dyn Write) -> std::io::Result<()>,
 ) -> Result<()> {
-    draft_safetensors(path, tensors, metadata, fill)?.finish()?;
+    draft_safetensors(Draft::create(path, Existing::Replace)?, tensors, metadata, fill)?.finish()?;
     Ok(())
 }
 
 /// [`write_safetensors`] up to the renaming.
 pub(crate) fn draft_safetensors(
-    path: &Path,
+    draft: Draft,
     tensors: &[(String, Dtype, Vec<usize>)],
     metadata: &BTreeMap<String, String>,
     fill: &mut dyn FnMut(usize, &mut dyn Write) -> std::io::Result<()>,
 ) -> Result<Draft> {
+    let path = draft.path().to_owned();
+    let path = path.as_path();
     let refuse = |name: &str, reason: &str| FileError::tensor(path, name, reason);
     let mut seen = HashSet::from(["__metadata__"]);
     for (name, dtype, _) in tensors {
@@ -161,7 +170,6 @@ pub(crate) fn draft_safetensors(
         }
     }
     let (header, offsets) = header_bytes(tensors, metadata, 0);
-    let draft = Draft::create(path)?;
     let mut file = BufWriter::with_capacity(1 << 20, draft.file());
     file.write_all(&header).map_err(FileError::io(path))?;
     for (i, (name, dtype, shape)) in tensors.iter().enumerate() {

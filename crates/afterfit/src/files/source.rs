@@ -5,13 +5,55 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::FileError;
+#[cfg(feature = "checkpoints")]
+use super::checksum::Checked;
+
+/// What a file looks like from outside: two looks that differ mean that it was written in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Its length.
+    pub bytes: u64,
+    /// When it was last written, in nanoseconds since 1970.
+    pub modified: u64,
+}
+
+impl Stamp {
+    /// Of a file by its name.
+    pub fn of(path: &Path) -> Result<Self, FileError> {
+        std::fs::metadata(path).map(|details| Self::from_details(&details)).map_err(FileError::io(path))
+    }
+
+    fn of_file(file: &File) -> Option<Self> {
+        file.metadata().ok().map(|details| Self::from_details(&details))
+    }
+
+    fn from_details(details: &std::fs::Metadata) -> Self {
+        let since = details.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+        Self { bytes: details.len(), modified: since.map_or(0, |since| since.as_nanos() as u64) }
+    }
+
+    /// Refuses a file that does not look as it did.
+    pub fn require(self, now: Self, path: &Path) -> Result<(), FileError> {
+        let reason = match () {
+            () if self == now => return Ok(()),
+            () if self.bytes != now.bytes => format!("{} bytes when it was opened, {} now", self.bytes, now.bytes),
+            () => "it was written to since it was opened".to_owned(),
+        };
+        Err(FileError::Changed { path: path.into(), reason })
+    }
+}
 
 /// A file numbers are read from.
 #[derive(Debug, Clone)]
 pub(crate) struct DataFile {
     path: PathBuf,
+    /// As it was when it was opened; not of temporary files.
+    stamp: Option<Stamp>,
     /// Closed where there are too many to keep open.
     file: Option<Arc<File>>,
+    /// Stretches that have a checksum, from front to back.
+    #[cfg(feature = "checkpoints")]
+    checked: Arc<[Checked]>,
 }
 
 impl DataFile {
@@ -19,7 +61,27 @@ impl DataFile {
         // A first hint: whoever opens a checkpoint will read it from front to back.
         #[cfg(target_os = "linux")]
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
-        Self { path: path.into(), file: Some(Arc::new(file)) }
+        Self {
+            path: path.into(),
+            stamp: Stamp::of_file(&file),
+            file: Some(Arc::new(file)),
+            #[cfg(feature = "checkpoints")]
+            checked: Arc::new([]),
+        }
+    }
+
+    /// The same file, with stretches whose checksums are to be right.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn checked(mut self, mut checked: Vec<Checked>) -> Self {
+        checked.sort_unstable_by_key(Checked::starts);
+        self.checked = checked.into();
+        self
+    }
+
+    /// A temporary file that others read, too; `path` is what it was made from.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn shared(path: &Path, file: Arc<File>) -> Self {
+        Self { path: path.into(), stamp: None, file: Some(file), checked: Arc::new([]) }
     }
 
     /// Closes the file of each name; the next read opens it again. A temporary file (which shares the name of the
@@ -34,17 +96,100 @@ impl DataFile {
     }
 
     #[cfg(feature = "checkpoints")]
+    pub(crate) fn is_open(&self) -> bool {
+        self.file.is_some()
+    }
+
+    #[cfg(feature = "checkpoints")]
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Fills `bytes` from `offset` on.
+    /// As it was when it was opened; nothing of a temporary file.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        self.stamp
+    }
+
+    /// Refuses a file that was written to since it was opened. (One that was replaced or removed is still what was opened,
+    /// as long as it is open.)
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn require_unchanged(&self) -> Result<(), FileError> {
+        match &self.file {
+            Some(file) => self.require(Stamp::of_file(file)),
+            // (Every read made sure of it; gone since then, it was whole when it was read.)
+            None => self.require(Stamp::of(&self.path).ok()),
+        }
+    }
+
+    fn require(&self, now: Option<Stamp>) -> Result<(), FileError> {
+        match (self.stamp, now) {
+            (Some(then), Some(now)) => then.require(now, &self.path),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fills `bytes` from `offset` on, and adds up checksums on the way.
     pub(crate) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), FileError> {
+        self.fill(bytes, offset)?;
+        #[cfg(feature = "checkpoints")]
+        if let Some(entry) = Checked::find(&self.checked, offset) {
+            entry.touch();
+            entry.add(bytes, offset).map_err(|reason| FileError::malformed(&self.path, reason))?;
+        }
+        Ok(())
+    }
+
+    /// The same for many small pieces here and there: their checksums wait for [`Self::require_whole`].
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn read_scattered(&self, bytes: &mut [u8], offset: u64) -> Result<(), FileError> {
+        if let Some(entry) = Checked::find(&self.checked, offset) {
+            entry.touch();
+        }
+        self.fill(bytes, offset)
+    }
+
+    /// Reads what is missing of the entries in use (gaps between tensors, pieces here and there), so that their checksums are known
+    /// to be right.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn require_whole(&self) -> Result<(), FileError> {
+        self.checked.iter().filter(|entry| entry.is_touched()).try_for_each(|entry| self.complete(entry))
+    }
+
+    /// The same for the one entry that has this place.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn require_whole_at(&self, offset: u64) -> Result<(), FileError> {
+        Checked::find(&self.checked, offset).map_or(Ok(()), |entry| self.complete(entry))
+    }
+
+    #[cfg(feature = "checkpoints")]
+    fn complete(&self, entry: &Checked) -> Result<(), FileError> {
+        let mut buffer = Vec::new();
+        while let Some((from, to)) = entry.gap() {
+            buffer.resize((to - from).min(1 << 20) as usize, 0);
+            self.fill(&mut buffer, from)?;
+            entry.add(&buffer, from).map_err(|reason| FileError::malformed(&self.path, reason))?;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<(), FileError> {
         let read = match &self.file {
             Some(file) => read_at(file, bytes, offset),
-            None => read_at(&open_plain(&self.path)?, bytes, offset),
+            None => {
+                let file = open_plain(&self.path)?;
+                self.require(Stamp::of_file(&file))?;
+                read_at(&file, bytes, offset)
+            }
         };
-        read.map_err(FileError::io(&self.path))
+        read.map_err(|error| match error.kind() {
+            // (It had these bytes when it was opened.)
+            std::io::ErrorKind::UnexpectedEof => FileError::Changed {
+                path: self.path.clone(),
+                reason: format!("it ends before byte {}", offset + bytes.len() as u64),
+            },
+            _ => FileError::io(&self.path)(error),
+        })
     }
 
     /// Numbers of a stretch of the file.
@@ -68,6 +213,42 @@ impl DataFile {
         Ok(values.into_iter().map(native).collect())
     }
 }
+
+/// Files the system lets this process have open, raised as far as it may be.
+#[cfg(feature = "checkpoints")]
+pub(crate) fn file_limit() -> usize {
+    static LIMIT: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+            let limit = getrlimit(Resource::Nofile);
+            // (Refused, the old limit stays.)
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+            let limit = getrlimit(Resource::Nofile).current;
+            limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+        }
+        #[cfg(not(target_os = "linux"))]
+        256
+    })
+}
+
+/// Files to be read that stay open: beyond them, each is opened when it is read and closed again. Half of what the
+/// system allows, less what a process needs anyhow; the other half is for outputs.
+#[cfg(feature = "checkpoints")]
+pub(crate) fn most_open() -> usize {
+    (file_limit().saturating_sub(FILES_IN_USE) / 2).min(512)
+}
+
+/// Files that are written at a time.
+#[cfg(feature = "checkpoints")]
+pub(crate) fn most_written() -> usize {
+    file_limit().saturating_sub(FILES_IN_USE) / 2
+}
+
+/// The standard streams, folders being listed, one file a thread that is opened for a read.
+#[cfg(feature = "checkpoints")]
+const FILES_IN_USE: usize = 24;
 
 /// Opens a file that must be a plain one: a FIFO or a device would block or never end.
 pub(crate) fn open_plain(path: &Path) -> Result<File, FileError> {

@@ -136,21 +136,18 @@ pub fn averaged<T: Element>(objective: &Glm<T>, l2: &[f64], run: &AveragedRun) -
         return Err(RunError::Worse { first, last, rate, safe: 1.0 / beta }.into());
     }
     let trained = start.elapsed().as_secs_f64();
-    let mut weights = l2.iter().map(|&l2| dial_average(&mut dial, l2)).collect::<Result<Vec<_>>>()?;
+    let readings = l2.iter().map(|&l2| Ok(dial.read(l2, Answer::Regularized)?.weights));
+    let mut weights = readings.collect::<Result<Vec<_>>>()?;
     let rescale_rows = rescale_rows(objective);
     // Intercepts are refitted in any case: averaging would have penalized them with the rest.
     let scales = match run.rescale || objective.has_intercept() {
         true => rescale_all(objective, l2, &mut weights, rescale_rows, run.rescale),
         false => vec![None; l2.len()],
     };
-    let certified = certify(objective, &mut weights, l2);
+    let certified = certify(objective, &mut weights, l2)?;
     let seconds = [trained, start.elapsed().as_secs_f64() - trained];
     let safe_rate = 1.0 / beta;
     Ok(AveragedPath { weights, certified, scales, dial, steps, rate, batch, rescale_rows, safe_rate, seconds })
-}
-
-fn dial_average(dial: &mut Dial, l2: f64) -> Result<Vec<f64>> {
-    Ok(dial.read(l2, Answer::Regularized)?.weights)
 }
 
 /// Multiplies each model by the number, and replaces its intercepts by those, that minimize the penalized loss on the first

@@ -2,14 +2,16 @@
 //!
 //! `F_λ = loss + λ/2 ‖W‖²` with its intercepts minimized out is λ-strongly convex in W, so where its gradient is g,
 //! `‖W − W_λ‖ ≤ ‖g‖/λ` and `F_λ(W) − min F_λ ≤ ‖g‖²/(2λ)`. With the intercepts at their best, that gradient is the plain one
-//! in W. Everything is in f64, whatever the data.
+//! in W. Short gradients are taken in f64, whatever the data; of long ones f32 says enough, with its rounding added.
 
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::objective::{Element, Features, Glm, Objective, Rows, Scores, scales, shift};
+use crate::error::{Result, require};
+use crate::objective::{DataError, Element, Features, Glm, Objective, Rows, Scores, scales, shift};
+use crate::vector::norm;
 
 /// What is certain of a model at one λ.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -27,6 +29,12 @@ impl Certificate {
     #[must_use]
     pub fn new(gradient: f64, l2: f64) -> Self {
         Self { gradient, distance: gradient / l2, excess: gradient * (gradient / l2) / 2.0 }
+    }
+
+    /// Itself, where anything is certain: a file has no place for infinity.
+    #[must_use]
+    pub fn known(self) -> Option<Self> {
+        [self.gradient, self.distance, self.excess].iter().all(|value| value.is_finite()).then_some(self)
     }
 }
 
@@ -55,9 +63,20 @@ const NEAR: f64 = 1e-4;
 
 /// Certifies every model (W, then intercepts) at its λ, and moves its intercepts nearer to their best if they are far from it.
 /// The data are read twice for every few models, and thrice more for each move.
-pub fn certify<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>], l2: &[f64]) -> Vec<Certified> {
+pub fn certify<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>], l2: &[f64]) -> Result<Vec<Certified>> {
+    let (found, expected) = (models.len(), l2.len());
+    if found != expected {
+        let (name, unit, with) = ("the path", "models", "the strengths");
+        return Err(DataError::Shape { name, unit, found, expected, with }.into());
+    }
+    let expected = glm.width();
+    if let Some(found) = models.iter().map(Vec::len).find(|&found| found != expected) {
+        let (name, unit, with) = ("the model", "weights", "the objective");
+        return Err(DataError::Shape { name, unit, found, expected, with }.into());
+    }
+    l2.iter().try_for_each(|&l2| require(l2 >= 0.0 && l2.is_finite(), "l2", l2, "at least 0 and finite"))?;
     // f32 is enough to tell that a gradient is long; only short ones are worth doubles.
-    certify_from(glm, models, l2, size_of::<T>() == 8)
+    Ok(certify_from(glm, models, l2, size_of::<T>() == 8))
 }
 
 /// The same, beginning with doubles or with the data's own precision.
@@ -73,51 +92,58 @@ pub(super) fn certify_from<T: Element>(
     groups.flat_map(|(models, l2)| certify_few(glm, models, l2, wide)).collect()
 }
 
-fn certify_few<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>], l2: &[f64], mut wide: bool) -> Vec<Certified> {
-    let [d, k] = glm.shape();
-    let matrix = d * k;
+/// A model whose certificate is not made yet.
+struct Open {
+    at: usize,
+    wide: bool,
+    /// How often its intercepts were moved. (The first moves may overshoot.)
+    moves: u32,
+    /// The length of their slope before the last move: where that does not get shorter, no move helps.
+    before: f64,
+}
+
+fn certify_few<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>], l2: &[f64], wide: bool) -> Vec<Certified> {
     let shares: Vec<f64> = (0..glm.rows()).map(|row| glm.weight(row) / glm.rows() as f64).collect();
     let center = glm.center();
     let reach = glm.features().weighted_squares(&shares, &center).iter().sum::<f64>().max(0.0).sqrt();
-    let mut before = f64::INFINITY;
-    loop {
-        let (mut certified, mut unsettled, mut longest_noise) = (Vec::with_capacity(l2.len()), 0.0_f64, 0.0_f64);
-        for (Gradient { matrix: slope, intercepts, loss }, (model, &l2)) in
-            gradients(glm, models, wide).iter().zip(models.iter().zip(l2))
-        {
-            let total = l2 + glm.own_ridge();
-            // Of features measured from their means: the same where the intercepts are at their best, and near it far less
-            // moved by what is left of their slope, which counts with a mean of such rows.
-            let along = |at: usize| slope[at] - center[at % d] * intercepts[at / d];
-            let length = (0..matrix).map(|at| (along(at) + total * model[at]).powi(2)).sum::<f64>().sqrt();
-            let left = match glm.has_intercept() {
-                true => intercepts.iter().map(|b| b * b).sum::<f64>().sqrt(),
-                false => 0.0,
-            };
+    let mut found = vec![Certified { certificate: Certificate::new(f64::INFINITY, 1.0), loss: f64::NAN }; l2.len()];
+    let mut open: Vec<Open> = (0..l2.len()).map(|at| Open { at, wide, moves: 0, before: 0.0 }).collect();
+    while !open.is_empty() {
+        let wide = open.iter().all(|one| one.wide);
+        let (now, later): (Vec<Open>, Vec<Open>) = open.into_iter().partition(|one| one.wide == wide);
+        open = later;
+        let group: Vec<Vec<f64>> = now.iter().map(|one| models[one.at].clone()).collect();
+        let mut far = Vec::new();
+        for (one, gradient) in now.into_iter().zip(gradients(glm, &group, wide)) {
+            let l2 = l2[one.at];
+            let [length, left] = gradient.lengths(glm, &models[one.at], l2, &center);
             let noise = if wide { 0.0 } else { SINGLE * (1.0 + reach) };
-            longest_noise = longest_noise.max(noise / length);
             let share = if left > ROUNDING { reach * left / length } else { 0.0 };
-            unsettled = unsettled.max(share);
-            // (Where intercepts are not even near their best, nothing is certain.)
-            let near = share <= SETTLED || left <= NEAR;
-            let gradient = if near { length + reach * left + noise } else { f64::INFINITY };
-            certified.push(Certified { certificate: Certificate::new(gradient, l2), loss: *loss });
+            let in_vain = one.moves > 2 && left >= 0.5 * one.before;
+            if share > SETTLED && !in_vain {
+                far.push(Open { before: left, moves: one.moves + 1, ..one });
+            } else if noise > 0.01 * length {
+                open.push(Open { wide: true, ..one });
+            } else {
+                // (Where intercepts are not even near their best, nothing is certain.)
+                let near = share <= SETTLED || left <= NEAR;
+                let length = if near { length + reach * left + noise } else { f64::INFINITY };
+                found[one.at] = Certified { certificate: Certificate::new(length, l2), loss: gradient.loss };
+            }
         }
-        let settled = unsettled <= SETTLED || unsettled.is_nan() || unsettled > 0.5 * before;
-        if settled && longest_noise <= 0.01 {
-            return certified;
-        }
-        if settled {
-            wide = true;
-        } else {
-            settle(glm, models);
-            before = unsettled;
-        }
+        let mut moved: Vec<Vec<f64>> = far.iter().map(|one| std::mem::take(&mut models[one.at])).collect();
+        settle(glm, &mut moved);
+        far.iter().zip(moved).for_each(|(one, model)| models[one.at] = model);
+        open.append(&mut far);
     }
+    found
 }
 
 /// One Newton step of every model's intercepts. In the data's own precision: only the gradient there has to be exact.
 fn settle<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>]) {
+    if models.is_empty() {
+        return;
+    }
     let ([d, k], m) = (glm.shape(), models.len());
     let matrix = d * k;
     let side_by_side: Vec<f64> = models.iter().flat_map(|model| &model[..matrix]).copied().collect();
@@ -167,6 +193,18 @@ struct Gradient {
     loss: f64,
 }
 
+impl Gradient {
+    /// The length of the penalized loss's gradient in W, and that in the intercepts.
+    fn lengths<T: Element>(&self, glm: &Glm<T>, model: &[f64], l2: f64, center: &[f64]) -> [f64; 2] {
+        let (d, total) = (center.len(), l2 + glm.own_ridge());
+        // Of features measured from their means: the same where the intercepts are at their best, and near it far less
+        // moved by what is left of their slope, which counts with a mean of such rows.
+        let along = |at: usize| self.matrix[at] - center[at % d] * self.intercepts[at / d];
+        let length = (0..self.matrix.len()).map(|at| (along(at) + total * model[at]).powi(2)).sum::<f64>().sqrt();
+        [length, if glm.has_intercept() { norm(&self.intercepts) } else { 0.0 }]
+    }
+}
+
 /// Gradients and losses of every model, without any penalty; in f64 if `wide`, else in the data's own precision.
 fn gradients<T: Element>(glm: &Glm<T>, models: &[Vec<f64>], wide: bool) -> Vec<Gradient> {
     let [d, k] = glm.shape();
@@ -174,7 +212,7 @@ fn gradients<T: Element>(glm: &Glm<T>, models: &[Vec<f64>], wide: bool) -> Vec<G
     let side_by_side: Vec<f64> = models.iter().flat_map(|model| &model[..matrix]).copied().collect();
     let mut sums = vec![0.0; side_by_side.len()];
     let (mut totals, mut losses) = (vec![0.0; k * models.len()], vec![0.0; models.len()]);
-    if wide {
+    if wide && size_of::<T>() < size_of::<f64>() {
         let mut part = sums.clone();
         for start in (0..glm.rows()).step_by(CHUNK) {
             let rows = glm.features().wide_rows(start..glm.rows().min(start + CHUNK));

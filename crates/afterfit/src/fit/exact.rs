@@ -1,37 +1,44 @@
 //! The exact regularization path of a generalized linear model: the minimizer at every λ, followed from the strongest down.
 //!
-//! Neighbouring minimizers are close and w_λ is smooth in ln λ: each λ starts from the parabola through the last three, and
-//! needs a handful of passes over the data where a start from zero needs a hundred. What corrects the start is L-BFGS,
-//! which keeps its memory from one λ to the next (a pair's gradient difference changes by Δλ times its step, exactly), on
+//! Neighbouring minimizers are close and w_λ is smooth in ln λ: each λ starts from a polynomial through the last few, and
+//! needs a handful of passes over the data (`benches/core.rs` counts them, for other starts, too). What corrects the start is
+//! L-BFGS, which keeps its memory from one λ to the next (a pair's gradient difference changes by Δλ times its step, exactly), on
 //! top of the curvature at the last minimizer (`precondition.rs`).
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Instant;
 
 use faer::linalg::solvers::Solve;
-use faer::{Mat, MatRef, Side};
+use faer::{Mat, Side};
 
 use super::certify::{Certified, certify_from};
+use super::narrow::Narrow;
 use super::precondition::Preconditioner;
 use crate::error::{Result, require, require_l2};
-use crate::objective::{Dense, Element, Features, Glm, Objective, Rows};
+use crate::objective::{Element, Glm, Objective, Rows};
+use crate::vector::{add, difference, dot, norm};
+use crate::watch::Watch;
 
 /// How exact to be. Everything has a default.
 #[derive(Debug, Clone, Default)]
 pub struct ExactRun {
     /// The excess of the penalized loss over its minimum that each λ may be left with, as a share of what the features gain
-    /// there over a model without any; `None` is 1e-9, and 3e-6 for f32 data.
+    /// there over a model without any; `None` is 1e-8, and 3e-6 for f32 data.
     pub tolerance: Option<f64>,
     /// Where each λ starts.
     pub start: Start,
+    /// Where each λ is counted, and what may end them all.
+    pub watch: Arc<Watch>,
 }
 
 /// Where the search for each minimizer starts. The answers are the same; `benches/core.rs` counts what each costs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Start {
-    /// From the parabola through the last three minimizers, over ln λ.
+    /// From the polynomial through the last minimizers, over ln λ.
     #[default]
-    Parabola,
+    Path,
     /// From the last minimizer.
     Neighbor,
     /// From zero, every λ for itself.
@@ -66,6 +73,9 @@ const MOST_PASSES: u64 = 2000;
 const PATIENCE: u64 = 60;
 /// Most weights of a model that the Hessian is made of.
 const MOST_NEWTON: usize = 2500;
+/// Minimizers that a polynomial is laid through to start from. (Higher powers follow a smooth path further, and make more of what
+/// is not exact in each.)
+const POINTS: RangeInclusive<usize> = 2..=5;
 /// Strengths farther apart than this factor get stepping stones between them.
 const STRIDE: f64 = 8.0;
 /// The curvature is taken anew when λ has fallen by this factor.
@@ -78,7 +88,7 @@ const LOOSE: f64 = 1e4;
 pub fn exact<T: Element>(glm: &Glm<T>, l2: &[f64], run: &ExactRun) -> Result<ExactPath> {
     l2.iter().try_for_each(|&l2| require_l2(l2))?;
     require(!l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
-    let tolerance = run.tolerance.unwrap_or(if size_of::<T>() == 4 { 3e-6 } else { 1e-9 });
+    let tolerance = run.tolerance.unwrap_or(if size_of::<T>() == 4 { 3e-6 } else { 1e-8 });
     require(tolerance > 0.0, "tolerance", tolerance, "above 0")?;
     let start = Instant::now();
     if let Start::Given(models) = &run.start {
@@ -99,9 +109,9 @@ pub fn exact<T: Element>(glm: &Glm<T>, l2: &[f64], run: &ExactRun) -> Result<Exa
     // (Models to start from are of the features as they are.)
     let narrow = Narrow::of(glm).filter(|_| !matches!(run.start, Start::Given(_)));
     let Walked { mut weights, passes, null_loss } = match narrow {
-        None => walk(glm, l2, tolerance, &run.start),
+        None => walk(glm, l2, tolerance, run)?,
         Some(narrow) => {
-            let mut walked = walk(&narrow.glm, l2, tolerance, &run.start);
+            let mut walked = walk(&narrow.glm, l2, tolerance, run)?;
             walked.weights.iter_mut().for_each(|weights| *weights = narrow.widen(glm, weights));
             walked
         }
@@ -118,23 +128,27 @@ struct Walked {
     null_loss: f64,
 }
 
-/// From the strongest λ to the weakest, over stepping stones where they are far apart.
-fn walk<T: Element>(glm: &Glm<T>, l2: &[f64], tolerance: f64, start: &Start) -> Walked {
-    let mut walk = Walk::new(glm);
+/// From the strongest λ to the weakest, over stepping stones where they are far apart. An error if it is asked to
+/// stop.
+fn walk<T: Element>(glm: &Glm<T>, l2: &[f64], tolerance: f64, run: &ExactRun) -> Result<Walked> {
+    let start = &run.start;
+    let mut walk = Walk::new(glm, &run.watch);
     let mut order: Vec<usize> = (0..l2.len()).collect();
     order.sort_by(|&a, &b| l2[b].total_cmp(&l2[a]));
     let mut weights = vec![Vec::new(); l2.len()];
     let mut from = walk.preconditioner.top().max(l2[order[0]]);
     for (place, &at) in order.iter().enumerate() {
+        run.watch.require()?;
         if place > 0 && l2[at] == l2[order[place - 1]] {
             weights[at] = weights[order[place - 1]].clone();
+            run.watch.advance(1);
             continue;
         }
         let first = match start {
             Start::Zero => Some(walk.null.clone()),
             Start::Given(models) => Some(walk.centred(&models[at])),
             Start::Neighbor => walk.behind.back().map(|(_, last)| last.clone()),
-            Start::Parabola => None,
+            Start::Path => None,
         };
         if matches!(start, Start::Zero | Start::Given(_)) {
             walk.pairs.clear();
@@ -145,71 +159,26 @@ fn walk<T: Element>(glm: &Glm<T>, l2: &[f64], tolerance: f64, start: &Start) -> 
         }
         weights[at] = walk.to(l2[at], tolerance, first);
         from = l2[at];
+        run.watch.advance(1);
     }
-    Walked { weights, passes: walk.passes, null_loss: walk.null_loss }
-}
-
-/// Up to this many rows, tables with more features than rows are turned.
-const MOST_TURNED: usize = 4000;
-
-/// A table with more features than rows in as many coordinates as it has rows: those along the rows themselves, which are all
-/// that any minimizer has. `X − 1μᵀ = R Qᵀ` with orthonormal columns in Q, so a penalty on V is one on `W = QV`.
-struct Narrow {
-    glm: Glm<f64>,
-    center: Vec<f64>,
-    /// `Q = (X − 1μᵀ)ᵀ` times this.
-    turn: Mat<f64>,
-}
-
-impl Narrow {
-    fn of<T: Element>(glm: &Glm<T>) -> Option<Self> {
-        let (x, n) = (glm.features(), glm.rows());
-        if x.columns() <= n || n > MOST_TURNED {
-            return None;
-        }
-        // (A shifted sparse table would be dense.)
-        let center = if x.is_sparse() { vec![0.0; x.columns()] } else { glm.center() };
-        let eigen = x.row_gram(&center).self_adjoint_eigen(Side::Lower).ok()?;
-        let values = eigen.S().column_vector();
-        let largest = values[n - 1];
-        // Smaller ones are rounding.
-        let kept: Vec<usize> = (0..n).filter(|&i| values[i] > 1e-13 * largest).collect();
-        if kept.is_empty() {
-            return None;
-        }
-        let rows: Vec<f64> = (0..n)
-            .flat_map(|i| kept.iter().map(move |&j| (i, j)))
-            .map(|(i, j)| eigen.U()[(i, j)] * values[j].sqrt())
-            .collect();
-        let turn = Mat::from_fn(n, kept.len(), |i, j| eigen.U()[(i, kept[j])] / values[kept[j]].sqrt());
-        let glm = glm.with_features(Features::Dense(Dense::new(n, kept.len(), rows).ok()?));
-        Some(Self { glm, center, turn })
-    }
-
-    fn widen<T: Element>(&self, wide: &Glm<T>, weights: &[f64]) -> Vec<f64> {
-        let (matrix, intercepts) = self.glm.split(weights);
-        let k = self.glm.shape()[1];
-        let along = &self.turn * MatRef::from_column_major_slice(matrix, self.turn.ncols(), k);
-        let along: Vec<f64> = along.col_iter().flat_map(|column| column.iter().copied().collect::<Vec<_>>()).collect();
-        let mut widened = wide.features().transposed_product(&along, &self.center);
-        let shifts: Vec<f64> =
-            widened.chunks_exact(self.center.len()).map(|column| dot(column, &self.center)).collect();
-        widened.extend(intercepts.iter().zip(shifts).map(|(b, shift)| b - shift));
-        widened
-    }
+    run.watch.require()?;
+    Ok(Walked { weights, passes: walk.passes, null_loss: walk.null_loss })
 }
 
 /// A walk along the path. Weights in here are of centred features: `z = Wᵀ(x − μ) + b`.
 struct Walk<'a, T> {
     glm: &'a Glm<T>,
+    watch: &'a Watch,
     center: Vec<f64>,
     preconditioner: Preconditioner<T>,
     /// The strength that the curvature was taken at.
     refreshed: f64,
     /// Without features: where λ is infinite.
     null: Vec<f64>,
-    /// The last three points: ln λ and the minimizer.
+    /// The last points: ln λ and the minimizer.
     behind: VecDeque<(f64, Vec<f64>)>,
+    /// How many of them the next start is taken from: as many as would have come nearest to the last minimizer.
+    points: usize,
     pairs: VecDeque<Pair>,
     /// The strength that the pairs belong to.
     pairs_l2: f64,
@@ -233,17 +202,19 @@ struct At {
 }
 
 impl<'a, T: Element> Walk<'a, T> {
-    fn new(glm: &'a Glm<T>) -> Self {
+    fn new(glm: &'a Glm<T>, watch: &'a Watch) -> Self {
         let (center, null) = (glm.center(), glm.null());
         let null_loss = glm.value(&null);
-        let mut preconditioner = Preconditioner::new(glm, &center);
-        preconditioner.refresh(&null);
+        let mut preconditioner = Preconditioner::new(glm);
+        preconditioner.refresh(&null, &center);
         Self {
             glm,
+            watch,
             center,
             preconditioner,
             refreshed: f64::INFINITY,
             behind: VecDeque::new(),
+            points: 1,
             null,
             pairs: VecDeque::new(),
             pairs_l2: 0.0,
@@ -293,22 +264,24 @@ impl<'a, T: Element> Walk<'a, T> {
 
     /// The minimizer at this strength, of the features as they are.
     fn to(&mut self, l2: f64, tolerance: f64, start: Option<Vec<f64>>) -> Vec<f64> {
-        let start = start.unwrap_or_else(|| self.predicted(l2.ln()));
+        let start = start.unwrap_or_else(|| self.predicted(l2.ln(), self.points));
         if self.refreshed / l2 > REFRESH {
             if self.refreshed.is_finite() {
                 let plain = self.plain(&start);
-                self.preconditioner.refresh(&plain);
+                self.preconditioner.refresh(&plain, &self.center);
             }
             self.refreshed = l2;
         }
         self.preconditioner.factor(l2);
         self.carry(l2);
         let reached = self.descend(start, l2, tolerance);
-        // Points that lie together would make a wild parabola.
+        let miss = |points: &usize| norm(&difference(&self.predicted(l2.ln(), *points), &reached));
+        self.points = POINTS.min_by(|a, b| miss(a).total_cmp(&miss(b))).unwrap_or(1);
+        // Points that lie together would make a wild polynomial.
         let near = self.behind.back().is_some_and(|(last, _)| (last - l2.ln()).abs() < 1e-3);
         if near {
             self.behind.pop_back();
-        } else if self.behind.len() == 3 {
+        } else if self.behind.len() == *POINTS.end() {
             self.behind.pop_front();
         }
         let plain = self.plain(&reached);
@@ -317,13 +290,14 @@ impl<'a, T: Element> Walk<'a, T> {
     }
 
     /// The polynomial through the last points, at this ln λ.
-    fn predicted(&self, at: f64) -> Vec<f64> {
+    fn predicted(&self, at: f64, points: usize) -> Vec<f64> {
         if self.behind.is_empty() {
             return self.null.clone();
         }
+        let last = || self.behind.iter().rev().take(points).enumerate();
         let mut sum = vec![0.0; self.null.len()];
-        for (i, (own, weights)) in self.behind.iter().enumerate() {
-            let others = self.behind.iter().enumerate().filter(|(j, _)| *j != i);
+        for (i, (own, weights)) in last() {
+            let others = last().filter(|(j, _)| *j != i);
             let share: f64 = others.map(|(_, (other, _))| (at - other) / (own - other)).product();
             add(&mut sum, share, weights);
         }
@@ -356,7 +330,7 @@ impl<'a, T: Element> Walk<'a, T> {
             let scale = gain.min(100.0 * here.value);
             let short = 0.7 * (2.0 * l2 * tolerance * scale).sqrt();
             let passes = self.passes - first;
-            if norm(&here.gradient) <= short {
+            if norm(&here.gradient) <= short || self.watch.stopped() {
                 return here.weights;
             }
             if passes > MOST_PASSES {
@@ -400,29 +374,17 @@ impl<'a, T: Element> Walk<'a, T> {
             let weight = self.glm.weight(row) / n as f64;
             bends[row].iter_mut().for_each(|bend| *bend *= weight);
         }
-        let place = |i: usize, j: usize| if i < d { j * d + i } else { d * k + j };
         let size = here.weights.len();
         let mut hessian = Mat::<f64>::zeros(size, size);
-        let center = if self.glm.features().is_sparse() { vec![0.0; d] } else { self.center.clone() };
         for a in 0..k {
             for b in 0..=a {
                 let weights: Vec<f64> = bends.iter().map(|bend| bend[a * k + b]).collect();
-                let (gram, sums) = self.glm.features().signed_gram(&weights, &center);
-                let total: f64 = weights.iter().sum();
-                // A shifted sparse table would be dense: its matrix is shifted afterwards.
-                let m = |i: usize| if self.glm.features().is_sparse() { self.center[i] } else { 0.0 };
+                let block = self.glm.features().bordered_gram(&weights, &self.center, ones > 0);
                 for j in 0..own {
                     for i in 0..own {
-                        let value = match (i < d, j < d) {
-                            (true, true) => {
-                                gram[(i, j)] - m(i) * sums[(j, 0)] - m(j) * sums[(i, 0)] + total * m(i) * m(j)
-                            }
-                            (true, false) => sums[(i, 0)] - total * m(i),
-                            (false, true) => sums[(j, 0)] - total * m(j),
-                            (false, false) => total,
-                        };
-                        hessian[(place(i, a), place(j, b))] = value;
-                        hessian[(place(j, b), place(i, a))] = value;
+                        let (i_at, j_at) = (self.glm.place(i, a), self.glm.place(j, b));
+                        hessian[(i_at, j_at)] = block[(i, j)];
+                        hessian[(j_at, i_at)] = block[(i, j)];
                     }
                 }
             }
@@ -485,8 +447,8 @@ impl<'a, T: Element> Walk<'a, T> {
     }
 
     fn remember(&mut self, here: &At, next: &At) {
-        let step: Vec<f64> = next.weights.iter().zip(&here.weights).map(|(a, b)| a - b).collect();
-        let change: Vec<f64> = next.gradient.iter().zip(&here.gradient).map(|(a, b)| a - b).collect();
+        let step = difference(&next.weights, &here.weights);
+        let change = difference(&next.gradient, &here.gradient);
         let product = dot(&step, &change);
         if product > 1e-14 * norm(&step) * norm(&change) {
             let room = (MOST_REMEMBERED / (2 * step.len())).clamp(4, MEMORY);
@@ -496,17 +458,4 @@ impl<'a, T: Element> Walk<'a, T> {
             self.pairs.push_back(Pair { step, change, inverse: 1.0 / product });
         }
     }
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn norm(a: &[f64]) -> f64 {
-    dot(a, a).sqrt()
-}
-
-/// `a += share · b`.
-fn add(a: &mut [f64], share: f64, b: &[f64]) {
-    a.iter_mut().zip(b).for_each(|(a, b)| *a += share * b);
 }

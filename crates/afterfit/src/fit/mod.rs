@@ -6,6 +6,7 @@
 mod averaged;
 mod certify;
 mod exact;
+mod narrow;
 mod precondition;
 mod rescale;
 mod ridge;

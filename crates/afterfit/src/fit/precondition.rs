@@ -15,7 +15,6 @@ const FLOOR: f64 = 0.05;
 
 pub(super) struct Preconditioner<T> {
     sample: Glm<T>,
-    center: Vec<f64>,
     sampled: bool,
     whole: bool,
     /// `Σ c (x−μ, 1)(x−μ, 1)ᵀ / n`; without an intercept, the ones are left out. Of more features: a column, its diagonal.
@@ -25,7 +24,7 @@ pub(super) struct Preconditioner<T> {
 }
 
 impl<T: Element> Preconditioner<T> {
-    pub(super) fn new(glm: &Glm<T>, center: &[f64]) -> Self {
+    pub(super) fn new(glm: &Glm<T>) -> Self {
         let (n, [d, k]) = (glm.rows(), glm.shape());
         // Making the matrix costs s·d², a pass over the data 4·n·d·k.
         let enough = (8 * d).max(8 * n * k / d).max(512);
@@ -36,7 +35,6 @@ impl<T: Element> Preconditioner<T> {
         };
         Self {
             sample: glm.pick(&rows),
-            center: center.to_vec(),
             sampled,
             whole: d <= MOST_FEATURES,
             bends: Mat::new(),
@@ -45,10 +43,10 @@ impl<T: Element> Preconditioner<T> {
         }
     }
 
-    /// Takes the curvature at these weights (not centred).
-    pub(super) fn refresh(&mut self, weights: &[f64]) {
+    /// Takes the curvature at these weights (not centred), of features measured from `center`.
+    pub(super) fn refresh(&mut self, weights: &[f64], center: &[f64]) {
         let glm = &self.sample;
-        let (n, [d, k]) = (glm.rows(), glm.shape());
+        let (n, k) = (glm.rows(), glm.shape()[1]);
         let scores = glm.scores(weights);
         let (mut slope, mut bend) = (vec![0.0; k], vec![0.0; k * k]);
         let trace = |(row, z): (usize, &[f64])| {
@@ -59,23 +57,16 @@ impl<T: Element> Preconditioner<T> {
         let mean = curvature.iter().sum::<f64>() / n as f64;
         let floor = if self.sampled { FLOOR } else { 0.0 };
         curvature.iter_mut().for_each(|c| *c = ((1.0 - floor) * *c + floor * mean) / n as f64);
-        let total: f64 = curvature.iter().sum();
-        let x = glm.features();
-        let ones = usize::from(glm.has_intercept());
-        let none = vec![0.0; d];
-        if !self.whole {
-            let squares = x.weighted_squares(&curvature, &self.center);
-            self.bends = Mat::from_fn(d + ones, 1, |i, _| if i < d { squares[i] } else { total });
-            return;
-        }
-        // A shifted sparse table would be dense: its matrix is shifted afterwards.
-        let (gram, sums) = x.weighted_gram(Some(&curvature), if x.is_sparse() { &none } else { &self.center });
-        let m = if x.is_sparse() { &self.center } else { &none };
-        self.bends = Mat::from_fn(d + ones, d + ones, |i, j| match (i.max(j), i.min(j)) {
-            (i, j) if i < d => gram[(i, j)] - m[i] * sums[(j, 0)] - m[j] * sums[(i, 0)] + total * m[i] * m[j],
-            (_, j) if j < d => sums[(j, 0)] - total * m[j],
-            _ => total,
-        });
+        let (x, with_ones) = (glm.features(), glm.has_intercept());
+        self.bends = match self.whole {
+            true => x.bordered_gram(&curvature, center, with_ones),
+            false => {
+                let squares = x.weighted_squares(&curvature, center);
+                let total = with_ones.then(|| curvature.iter().sum());
+                let diagonal: Vec<f64> = squares.into_iter().chain(total).collect();
+                Mat::from_fn(diagonal.len(), 1, |i, _| diagonal[i])
+            }
+        };
     }
 
     /// Readies it for a penalty.
@@ -109,9 +100,8 @@ impl<T: Element> Preconditioner<T> {
 
     /// The gradient, divided by the curvature.
     pub(super) fn apply(&self, gradient: &[f64]) -> Vec<f64> {
-        let [d, k] = self.sample.shape();
-        let size = self.bends.nrows();
-        let place = |i: usize, j: usize| if i < d { j * d + i } else { d * k + j };
+        let (size, k) = (self.bends.nrows(), self.sample.shape()[1]);
+        let place = |i: usize, j: usize| self.sample.place(i, j);
         let mut out = gradient.to_vec();
         match &self.factor {
             None => (0..k).for_each(|j| (0..size).for_each(|i| out[place(i, j)] *= self.diagonal[i])),

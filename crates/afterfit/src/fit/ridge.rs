@@ -13,6 +13,7 @@ use afterfit_core::{Answer, Optimizer, Stride, Weighting};
 use crate::error::{Result, require, require_l2, require_positive_rate};
 use crate::objective::{Objective, Quadratic, Rows, curvature};
 use crate::run::{Batches, LivePath, Method, RateSchedule, Trainer, averages};
+use crate::vector::norm;
 
 use super::certify::Certificate;
 
@@ -110,6 +111,7 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
     let mut path = LivePath::new(&eigen.quadratic, trainer, Batches::Full, steps, None)?;
     let strengths: Vec<Weighting> = l2.iter().map(|&l2| Weighting::L2(l2)).collect();
     let averaged = averages(&mut path, &strengths, Answer::Regularized, Stride::Linear)?;
+    let largest = eigenvalues[eigenvalues.len() - 1];
     let points = l2.iter().zip(&averaged).map(|(&l2, averaged)| {
         let unfinished = match &method {
             Method::Coordinatewise { factors } => still_to_go(&eigenvalues, factors, l2, rate, steps),
@@ -120,7 +122,9 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
         let penalized = gradient.iter().zip(&averaged.weights).map(|(g, w)| (g + l2 * w).powi(2));
         // What rounding may hide in it: some of each term, and what was taken for rounding of zero.
         let terms = averaged.weights.iter().zip(eigenvalues.iter().cycle()).map(|(w, e)| ((e + l2) * w).powi(2));
-        let rounding = 8.0 * f64::EPSILON * terms.sum::<f64>().sqrt() + dropped;
+        // (The matrix itself is rounded beside its largest eigenvalue, however small the others are.)
+        let matrix = (largest + l2) * norm(&averaged.weights);
+        let rounding = f64::EPSILON * (8.0 * terms.sum::<f64>().sqrt() + matrix) + dropped;
         Point {
             l2,
             unfinished,
@@ -132,7 +136,6 @@ pub fn ridge(quadratic: &Quadratic, l2: &[f64], run: &RidgeRun) -> Result<RidgeP
     let points = points.collect();
     let weights = averaged.iter().map(|averaged| eigen.restore(&averaged.weights)).collect();
     let seconds = [decomposed, start.elapsed().as_secs_f64() - decomposed];
-    let largest = eigenvalues[eigenvalues.len() - 1];
     Ok(RidgePath { points, weights, largest, steps, rate, optimizer: method.optimizer(), seconds })
 }
 

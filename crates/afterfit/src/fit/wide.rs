@@ -12,7 +12,8 @@ use faer::Mat;
 use super::certify::Certificate;
 use super::{Point, RESOLVED, RidgeRun, ridge};
 use crate::error::{Result, require, require_l2};
-use crate::objective::{Element, Features, KernelRidge, Rows};
+use crate::objective::{DataError, Element, Features, KernelRidge, Rows};
+use crate::vector::{dot, norm};
 
 /// A Gram matrix of this many rows takes 0.8 GB, its eigenvectors as much again, and a few minutes.
 pub const MOST_ROWS: usize = 10_000;
@@ -44,6 +45,14 @@ pub struct WidePath {
 pub fn wide<T: Element>(x: &Features<T>, y: &[f64], l2: &[f64], intercept: bool, run: &RidgeRun) -> Result<WidePath> {
     l2.iter().try_for_each(|&l2| require_l2(l2))?;
     require(!l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
+    if y.is_empty() || !y.len().is_multiple_of(x.rows()) {
+        let (found, expected) = (y.len(), x.rows());
+        return Err(DataError::Shape { name: "y", unit: "numbers", found, expected, with: "the rows of X" }.into());
+    }
+    if let Some(at) = y.iter().position(|value| !value.is_finite()) {
+        let k = y.len() / x.rows();
+        return Err(DataError::NotFinite { name: "y", value: y[at], row: at / k, column: at % k }.into());
+    }
     match x.rows() <= MOST_ROWS {
         true => by_rows(x, y, l2, intercept, run),
         false => by_products(x, y, l2, intercept, run.steps.unwrap_or(MOST_PRODUCTS)),
@@ -179,12 +188,4 @@ fn conjugate_gradients(
         square *= ratio;
     }
     (all.into_iter().map(|one| one.w).collect(), steps)
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn norm(a: &[f64]) -> f64 {
-    dot(a, a).sqrt()
 }

@@ -1,11 +1,11 @@
 //! A table as learners see it: features, goals, weights; missing values filled in with what the training rows know.
 
-use super::{ModelChoice, Settings};
+use super::{ClassWeight, ModelChoice, Settings};
 use crate::error::Result;
 use crate::metrics::{TargetKind, Truth};
 use crate::model::Units;
 use crate::objective::{DataError, Element, Features};
-use crate::table::{TableError, Target, means_without, refill};
+use crate::table::{Matrix, TableError, Target, means_without, refill};
 
 pub(super) struct Data<T> {
     pub(super) x: Features<T>,
@@ -27,6 +27,51 @@ pub(super) struct Goal {
     pub(super) labels: Vec<u32>,
 }
 
+/// A model has weights for each of them.
+const MOST_CLASSES: usize = 1000;
+
+fn require_finite(values: &[f64]) -> Result<()> {
+    match values.iter().position(|value| !value.is_finite()) {
+        Some(row) => Err(DataError::NotFinite { name: "the target", value: values[row], row, column: 0 }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Numbers beyond this have squares beyond all numbers; deviations below its inverse have none at all.
+const EXTREME: f64 = 1e150;
+
+/// Refuses, by name, features whose squares over- or underflow: they would silently count for nothing.
+pub(super) fn refuse_extremes(x: &Matrix, names: Option<&[String]>, standardize: bool) -> Result<()> {
+    // (Squares of f32 fit an f64.)
+    let Matrix::Double(x) = x else { return Ok(()) };
+    let rows = x.rows();
+    let mut ends = vec![[f64::INFINITY, f64::NEG_INFINITY]; x.columns()];
+    let mut meet = |column: usize, value: f64| ends[column] = [ends[column][0].min(value), ends[column][1].max(value)];
+    match x {
+        Features::Dense(x) => {
+            (0..rows).for_each(|i| x.row(i).iter().enumerate().for_each(|(column, value)| meet(column, *value)));
+        }
+        Features::Sparse(x) => {
+            (0..rows).for_each(|i| x.row(i).for_each(|(column, value)| meet(column, value)));
+            ends.iter_mut().for_each(|end| *end = [end[0].min(0.0), end[1].max(0.0)]);
+        }
+    }
+    let found = ends.iter().enumerate().find_map(|(column, &[low, high])| {
+        let (size, spread) = (high.max(-low), high - low);
+        let what = match () {
+            () if size > EXTREME => format!("holds numbers of up to {size:e}, whose squares overflow"),
+            () if standardize && spread > 0.0 && spread < 1.0 / EXTREME => {
+                format!("varies by no more than {spread:e}, whose square is 0")
+            }
+            () => return None,
+        };
+        let name =
+            names.and_then(|names| names.get(column)).map_or((column + 1).to_string(), |name| format!("\"{name}\""));
+        Some(format!("column {name} {what}: rescale it first"))
+    });
+    found.map_or(Ok(()), |what| Err(TableError::Unusable { what }.into()))
+}
+
 impl Goal {
     pub(super) fn new(target: &Target, settings: &Settings) -> Result<Self> {
         let classes = match settings.model {
@@ -37,20 +82,33 @@ impl Goal {
         let kind = if settings.model == ModelChoice::Poisson { TargetKind::Counts } else { TargetKind::Numbers };
         match target {
             Target::Numeric(values) if !classes => {
-                if let Some(row) = values.iter().position(|value| !value.is_finite()) {
-                    return Err(DataError::NotFinite { name: "the target", value: values[row], row, column: 0 }.into());
-                }
+                require_finite(values)?;
                 if let Some(row) = values.iter().position(|&value| kind == TargetKind::Counts && value < 0.0) {
                     return Err(DataError::Count { value: values[row], row }.into());
                 }
                 Ok(Self { kind, y: values.clone(), outputs: 1, classes: None, labels: Vec::new() })
+            }
+            Target::Several { values, columns } => {
+                if classes || kind == TargetKind::Counts {
+                    let what = format!("{columns} targets a row can be numbers only, neither classes nor counts");
+                    return Err(TableError::Unusable { what }.into());
+                }
+                require_finite(values)?;
+                Ok(Self { kind, y: values.clone(), outputs: *columns, classes: None, labels: Vec::new() })
             }
             Target::Text(_) if !classes => {
                 let what = "the target holds texts, and this model predicts numbers".into();
                 Err(TableError::Unusable { what }.into())
             }
             target => {
+                if let Target::Numeric(values) = target {
+                    require_finite(values)?;
+                }
                 let (classes, labels) = target.classes();
+                if let Some(text) = classes.first().filter(|_| classes.len() > MOST_CLASSES) {
+                    let (text, count) = (text.clone(), classes.len());
+                    return Err(TableError::TooManyClasses { column: None, text, count, limit: MOST_CLASSES }.into());
+                }
                 if classes.len() < 2 {
                     return Err(DataError::Classes { classes: classes.len() }.into());
                 }
@@ -70,14 +128,27 @@ impl Goal {
     pub(super) fn alike(&self, target: &Target) -> Result<Self> {
         let unusable = |what: String| TableError::Unusable { what };
         let Some(classes) = &self.classes else {
-            let Target::Numeric(values) = target else {
-                return Err(unusable("the validation target holds texts, the training target numbers".into()).into());
+            let (values, outputs) = match target {
+                Target::Numeric(values) => (values, 1),
+                Target::Several { values, columns } => (values, *columns),
+                Target::Text(_) => {
+                    let what = "the validation target holds texts, the training target numbers";
+                    return Err(unusable(what.into()).into());
+                }
             };
+            if outputs != self.outputs {
+                let what =
+                    format!("the validation target has {outputs} numbers a row, the training target {}", self.outputs);
+                return Err(unusable(what).into());
+            }
+            require_finite(values)?;
             return Ok(Self { y: values.clone(), ..self.clone() });
         };
         let (known, labels) = target.classes();
+        let places: std::collections::HashMap<&String, usize> =
+            classes.iter().enumerate().map(|(at, class)| (class, at)).collect();
         let place = |name: &String| {
-            classes.iter().position(|class| class == name).ok_or_else(|| {
+            places.get(name).copied().ok_or_else(|| {
                 unusable(format!("the validation target has class \"{name}\", which the training target lacks"))
             })
         };
@@ -108,16 +179,27 @@ impl Goal {
 
 impl<T: Element> Data<T> {
     /// The weights of some rows in training; with balanced classes, each class has the same weight in all.
-    pub(super) fn training_weights(&self, rows: &[usize], balanced: bool) -> Option<Vec<f64>> {
+    pub(super) fn training_weights(&self, rows: &[usize], classes: &ClassWeight) -> Option<Vec<f64>> {
         let own = |row: usize| self.weights.as_ref().map_or(1.0, |weights| weights[row]);
-        if !(balanced && self.goal.classes.is_some()) {
-            return self.weights.as_ref().map(|_| rows.iter().map(|&row| own(row)).collect());
+        match classes {
+            ClassWeight::Given(each) if self.goal.classes.is_some() => {
+                return Some(rows.iter().map(|&row| own(row) * each[self.goal.labels[row] as usize]).collect());
+            }
+            ClassWeight::Balanced if self.goal.classes.is_some() => {}
+            _ => return self.weights.as_ref().map(|_| rows.iter().map(|&row| own(row)).collect()),
         }
         let mut totals = vec![0.0; self.goal.outputs];
         rows.iter().for_each(|&row| totals[self.goal.labels[row] as usize] += own(row));
         // (A class of no weight at all has none here, either.)
         let total = |row: usize| totals[self.goal.labels[row] as usize].max(f64::MIN_POSITIVE);
         Some(rows.iter().map(|&row| own(row) / total(row)).collect())
+    }
+
+    /// How much some rows weigh in all: what a strength next to their mean loss is multiplied by next to the sum. (Balancing
+    /// classes moves weight from one to the other.)
+    pub(super) fn total(&self, rows: &[usize], classes: &ClassWeight) -> f64 {
+        let classes = if *classes == ClassWeight::Balanced { &ClassWeight::Rows } else { classes };
+        self.training_weights(rows, classes).map_or(rows.len() as f64, |weights| weights.iter().sum())
     }
 
     /// The weights of some rows that judge.
@@ -149,8 +231,10 @@ impl<T: Element> Data<T> {
                 "rows count by their weights, in training and in judging; λ is next to the weighted mean loss".into(),
             );
         }
-        if settings.balanced {
-            notes.push("classes count equally in training (not in judging)".into());
+        match &settings.class_weight {
+            ClassWeight::Rows => {}
+            ClassWeight::Balanced => notes.push("classes count equally in training (not in judging)".into()),
+            ClassWeight::Given(_) => notes.push("classes count by their weights in training (not in judging)".into()),
         }
         notes
     }

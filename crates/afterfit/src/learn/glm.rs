@@ -32,7 +32,7 @@ impl<T: Element> Learner<T> for GlmLearner<'_> {
         // Batches of the averaged run are blocks of rows, which must be in random order.
         let order = shuffled(runs.rows[at].0.len(), settings.seed);
         let rows: Vec<usize> = order.iter().map(|&i| runs.rows[at].0[i]).collect();
-        let weights = data.training_weights(&rows, settings.balanced);
+        let weights = data.training_weights(&rows, &settings.class_weight);
         let mut x = data.x.pick(&rows);
         let goal = data.goal.pick(&rows);
         let units = settings.standardize.then(|| standardize(&mut x, weights.as_deref(), settings.bias));
@@ -64,10 +64,16 @@ impl<T: Element> Learner<T> for GlmLearner<'_> {
         let split = |weights: &Vec<f64>| {
             let (matrix, intercepts) = weights.split_at(d * k);
             let bias = if intercepts.is_empty() { &none } else { intercepts };
-            match &units {
+            let (matrix, mut bias) = match &units {
                 Some(units) => units.unfold(matrix, bias),
                 None => (matrix.to_vec(), bias.to_vec()),
+            };
+            // The same number added to the scores of all classes changes nothing: of all such intercepts, those around zero.
+            if k > 1 {
+                let mean = bias.iter().sum::<f64>() / k as f64;
+                bias.iter_mut().for_each(|bias| *bias -= mean);
             }
+            (matrix, bias)
         };
         let (weights, biases) = made.weights.iter().map(split).unzip();
         let seconds = [prepared + made.seconds[0], made.seconds[1]];
@@ -102,7 +108,7 @@ impl Made {
         // Models that others are interpolated from, and compared with, are made more exact.
         let tighter = (settings.keep_path && size_of::<T>() == 8).then_some(KEPT);
         let tolerance = settings.exact.tolerance.or(tighter);
-        let path = exact(glm, l2, &ExactRun { tolerance, ..settings.exact.clone() })?;
+        let path = exact(glm, l2, &ExactRun { tolerance, watch: settings.watch.clone(), ..settings.exact.clone() })?;
         let worst = path.certified.iter().map(|certified| certified.certificate.excess).fold(0.0, f64::max);
         let notes = vec![format!(
             "{} at every λ, in {} passes over the data for {} of them; certified: no penalized loss is more than {:.0e} above its minimum",

@@ -1,12 +1,15 @@
 //! What held-out rows say of every λ, and which λ that speaks for.
 
-use super::data::{Data, Goal};
-use super::{Fitted, Line, ModelChoice, Row, Settings, Validation, same_type};
+use rayon::prelude::*;
+
+use super::data::{Data, Goal, flat};
+use super::{Fitted, Held, Line, MOST_CONFUSED, MOST_HELD, ModelChoice, Row, Settings, Validation, same_type};
 use crate::error::Result;
 use crate::metrics::{Measured, Scoring, TargetKind, Truth};
 use crate::model::argmax;
-use crate::objective::{Element, Features};
+use crate::objective::{Element, Features, Kernel};
 use crate::select::{best, mean_and_error, one_standard_error, weighted_mean_and_error};
+use crate::table::TableError;
 
 /// Scores a row that are computed together.
 const COLUMNS: usize = 256;
@@ -19,7 +22,8 @@ pub(super) struct Judge<T> {
     l2: Vec<f64>,
     /// `[run][λ]`
     heard: Vec<Vec<Heard>>,
-    confusion: Option<Vec<Vec<usize>>>,
+    /// `[λ][true · classes + predicted]`, over all runs; empty unless it is kept.
+    confusions: Vec<Vec<usize>>,
     classes: usize,
     /// Squared error of predicting the mean of all rows, halved: what R² over folds is measured against.
     spread: f64,
@@ -51,7 +55,7 @@ pub(super) struct Verdict {
     own: Own,
     pub(super) best: usize,
     pub(super) one_se: usize,
-    pub(super) confusion: Option<Vec<Vec<usize>>>,
+    pub(super) confusions: Vec<Vec<Vec<usize>>>,
 }
 
 impl<T: Element> Judge<T> {
@@ -77,6 +81,10 @@ impl<T: Element> Judge<T> {
         };
         if let Some(scoring) = settings.scoring {
             scoring.require_fit(data.goal.kind)?;
+            if data.goal.classes.is_none() && data.goal.outputs > 1 {
+                let what = format!("{scoring} is of one target, and there are {}", data.goal.outputs);
+                return Err(TableError::Unusable { what }.into());
+            }
         }
         Ok(Self {
             other,
@@ -84,14 +92,20 @@ impl<T: Element> Judge<T> {
             scoring: settings.scoring,
             l2: settings.l2.clone(),
             heard: Vec::new(),
-            confusion: None,
+            confusions: match settings.keep_held > 0
+                && data.goal.classes.is_some()
+                && data.goal.outputs <= MOST_CONFUSED
+            {
+                true => vec![vec![0; data.goal.outputs * data.goal.outputs]; settings.l2.len()],
+                false => Vec::new(),
+            },
             classes: data.goal.outputs,
             spread: spread(&data.goal, data.weights.as_deref()),
         })
     }
 
-    /// Takes in a run, judged by these rows of the table or by the table that judges all.
-    pub(super) fn hear(&mut self, data: &Data<T>, held: &[usize], fitted: &Fitted<T>) -> Result<()> {
+    /// Takes in a run, judged by these rows of the table or by the table that judges all; their mean loss for every λ.
+    pub(super) fn hear(&mut self, data: &Data<T>, held: &[usize], fitted: &Fitted<T>) -> Result<Vec<f64>> {
         let picked;
         let (x, goal, weights) = match &self.other {
             Some((x, goal, weights)) => (x, goal, weights),
@@ -101,30 +115,48 @@ impl<T: Element> Judge<T> {
             }
         };
         let weights = weights.as_deref();
-        let (mut heard, mut found) = (Vec::new(), Vec::new());
         let spread = spread(goal, weights);
-        fitted.each_scores(x, &mut |scores| {
-            let loss = self.own.measure(&scores, goal, weights)?;
-            let accuracy = match goal.kind {
-                TargetKind::Classes => Some(Scoring::Accuracy.measure(&scores, goal.truth(), weights)?.value),
-                _ => None,
+        let confused = !self.confusions.is_empty();
+        let both = fitted.scored().each_scores(x, &|scores| {
+            let measure = |scoring: Scoring| scoring.measure(scores, goal.truth(), weights);
+            let classes = goal.kind == TargetKind::Classes;
+            let heard = Heard {
+                loss: self.own.measure(scores, goal, weights)?,
+                accuracy: classes.then(|| measure(Scoring::Accuracy)).transpose()?.map(|measured| measured.value),
+                spread,
+                score: self.scoring.map(measure).transpose()?,
             };
-            let score = self.scoring.map(|scoring| scoring.measure(&scores, goal.truth(), weights)).transpose()?;
-            heard.push(Heard { loss, accuracy, spread, score });
-            if accuracy.is_some() {
-                found.push(classes_of(&scores, goal.rows()));
-            }
-            Ok(())
+            let found = if confused { classes_of(scores, goal.rows()) } else { Vec::new() };
+            let places = found.iter().zip(&goal.labels).map(|(&found, &label)| label as usize * self.classes + found);
+            Ok((heard, places.collect::<Vec<usize>>()))
         })?;
-        if !found.is_empty() {
-            let losses: Vec<f64> = heard.iter().map(|one| self.as_loss(one)).collect();
-            let mut counts = vec![vec![0; self.classes]; self.classes];
-            let pairs = found[best(&self.l2, &losses)].iter().zip(&goal.labels);
-            pairs.for_each(|(&found, &label)| counts[label as usize][found] += 1);
-            self.confusion = Some(counts);
+        let (heard, places): (Vec<Heard>, Vec<Vec<usize>>) = both.into_iter().unzip();
+        for (counts, places) in self.confusions.iter_mut().zip(places) {
+            places.into_iter().for_each(|place| counts[place] += 1);
         }
+        let losses = heard.iter().map(|one| one.loss.value).collect();
         self.heard.push(heard);
-        Ok(())
+        Ok(losses)
+    }
+
+    /// Some of the rows that judge a run, spread over all of them.
+    pub(super) fn some(&self, data: &Data<T>, held: &[usize], count: usize) -> Vec<Held> {
+        let (x, goal, rows): (_, _, Vec<usize>) = match &self.other {
+            Some((x, goal, _)) => (x, goal, (0..x.rows()).collect()),
+            None => (&data.x, &data.goal, held.to_vec()),
+        };
+        let count = count.min(MOST_HELD / x.columns().max(1)).min(rows.len());
+        let chosen: Vec<usize> = (0..count).map(|at| rows[at * rows.len() / count]).collect();
+        let (features, goal) = (flat(&x.pick(&chosen)), goal.pick(&chosen));
+        let truth = |at: usize| match &goal.classes {
+            Some(classes) => classes[goal.labels[at] as usize].clone(),
+            None => {
+                let numbers = &goal.y[at * goal.outputs..][..goal.outputs];
+                numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            }
+        };
+        let own = features.chunks_exact(x.columns().max(1)).map(<[f64]>::to_vec).enumerate();
+        own.map(|(at, features)| Held { row: chosen[at], truth: truth(at), features }).collect()
     }
 
     fn as_loss(&self, heard: &Heard) -> f64 {
@@ -136,6 +168,10 @@ impl<T: Element> Judge<T> {
 
     pub(super) fn verdict(self, settings: &Settings) -> Verdict {
         let runs = self.heard.len();
+        if runs == 0 {
+            let (heard, spread, own) = (self.heard, self.spread, self.own);
+            return Verdict { heard, spread, own, best: 0, one_se: 0, confusions: Vec::new() };
+        }
         let across = |at: usize| self.heard.iter().map(|run| self.as_loss(&run[at])).collect::<Vec<f64>>();
         let losses: Vec<f64> = (0..self.l2.len()).map(|at| mean_and_error(&across(at)).0).collect();
         let best = best(&self.l2, &losses);
@@ -147,7 +183,11 @@ impl<T: Element> Judge<T> {
         Verdict {
             one_se: one_standard_error(&settings.l2, &losses, best, error),
             best,
-            confusion: self.confusion.filter(|_| runs == 1),
+            confusions: self
+                .confusions
+                .iter()
+                .map(|counts| counts.chunks_exact(self.classes).map(<[usize]>::to_vec).collect())
+                .collect(),
             heard: self.heard,
             spread: self.spread,
             own: self.own,
@@ -157,6 +197,9 @@ impl<T: Element> Judge<T> {
 
 impl Verdict {
     pub(super) fn row(&self, l2: f64, at: usize, line: &Line) -> Row {
+        if self.heard.is_empty() {
+            return line.row(l2, [f64::NAN; 2], None, None, None);
+        }
         let across = |of: &dyn Fn(&Heard) -> f64| self.heard.iter().map(|run| of(&run[at])).collect::<Vec<f64>>();
         let (loss, between) = mean_and_error(&across(&|one| one.loss.value));
         let first = self.heard[0][at];
@@ -211,15 +254,29 @@ fn spread(goal: &Goal, weights: Option<&[f64]>) -> f64 {
     0.5 * (0..k).map(of).sum::<f64>()
 }
 
+/// What gives scores: weights and biases of every λ, and the training rows of a kernel model.
+struct Scored<'a, T> {
+    weights: &'a [Vec<f64>],
+    biases: &'a [Vec<f64>],
+    support: Option<&'a (Kernel, Features<T>)>,
+}
+
 impl<T: Element> Fitted<T> {
-    /// Hands over the scores of every λ in turn, row by row.
-    fn each_scores(&self, x: &Features<T>, take: &mut dyn FnMut(Vec<f64>) -> Result<()>) -> Result<()> {
+    fn scored(&self) -> Scored<'_, T> {
+        Scored { weights: &self.weights, biases: &self.biases, support: self.support.as_ref() }
+    }
+}
+
+impl<T: Element> Scored<'_, T> {
+    /// What `hear` makes of the scores of every λ, row by row.
+    fn each_scores<H: Send>(&self, x: &Features<T>, hear: &(dyn Fn(&[f64]) -> Result<H> + Sync)) -> Result<Vec<H>> {
         let (n, k) = (x.rows(), self.biases[0].len());
-        let cross = match &self.support {
+        let cross = match self.support {
             Some((kernel, support)) => Some(kernel.matrix(x, support)?),
             None => None,
         };
         let together = (COLUMNS / k).max(1);
+        let mut heard = Vec::with_capacity(self.weights.len());
         for (weights, biases) in self.weights.chunks(together).zip(self.biases.chunks(together)) {
             let side_by_side = weights.concat();
             let columns = k * weights.len();
@@ -234,11 +291,14 @@ impl<T: Element> Fitted<T> {
                     }
                 }
             }
-            for (at, bias) in biases.iter().enumerate() {
+            let of = |(at, bias): (usize, &Vec<f64>)| {
                 let own = all.chunks_exact(columns).flat_map(|row| &row[at * k..][..k]);
-                take(own.zip(bias.iter().cycle()).map(|(score, bias)| score + bias).collect())?;
-            }
+                let scores: Vec<f64> = own.zip(bias.iter().cycle()).map(|(score, bias)| score + bias).collect();
+                hear(&scores)
+            };
+            let few = biases.par_iter().enumerate().map(of).collect::<Result<Vec<H>>>()?;
+            heard.extend(few);
         }
-        Ok(())
+        Ok(heard)
     }
 }

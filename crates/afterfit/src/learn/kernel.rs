@@ -50,7 +50,7 @@ impl<T: Element> Learner<T> for KernelLearner<'_> {
         let goal = data.goal.pick(training);
         let (n, k) = (support.rows(), goal.outputs);
         // With mean 1.
-        let (weights, sum) = match data.training_weights(training, settings.balanced) {
+        let (weights, sum) = match data.training_weights(training, &settings.class_weight) {
             None => (vec![1.0; n], n as f64),
             Some(weights) => {
                 let sum = weights.iter().sum::<f64>();
@@ -106,6 +106,7 @@ impl<T: Element> Learner<T> for KernelLearner<'_> {
         )];
         let seconds = [start.elapsed().as_secs_f64() - path.seconds[1], path.seconds[1]];
         let (weights, steps) = (path.weights, path.steps);
+        settings.watch.advance(l2.len() as u64);
         Ok(Fitted { weights, biases, lines, support: Some((self.kernel, support)), steps, notes, dial: None, seconds })
     }
 }

@@ -5,11 +5,11 @@ use std::time::Instant;
 use afterfit_core::Optimizer;
 
 use super::data::{Data, standardize};
-use super::{Fitted, Learner, Line, RESOLVED, Runs, Settings};
-use crate::error::Result;
+use super::{ClassWeight, Fitted, Learner, Line, RESOLVED, Runs, Settings};
+use crate::error::{Error, Result};
 use crate::fit::{MOST_ROWS, Point, RidgePath, RidgeRun, ridge, wide};
 use crate::model::Kind;
-use crate::objective::{Element, Features, Moments, Rows, Shift};
+use crate::objective::{DataError, Element, Features, Moments, Rows, Shift};
 use crate::table::TableError;
 
 /// A Gram matrix of this many features takes 0.8 GB, its eigenvectors as much again, and a few minutes.
@@ -27,10 +27,10 @@ impl<'a> Linear<'a> {
     }
 
     /// The moments of a run's training rows, around one common point, so that a large mean costs no digits.
-    fn moments<T: Element>(&mut self, data: &Data<T>, runs: &Runs, at: usize) -> Moments {
+    fn moments<T: Element>(&mut self, data: &Data<T>, runs: &Runs, at: usize) -> Result<Moments> {
         let (training, held) = &runs.rows[at];
-        let balanced = self.settings.balanced;
-        let weights = data.training_weights(training, balanced).map(|own| {
+        let classes = &self.settings.class_weight;
+        let weights = data.training_weights(training, classes).map(|own| {
             let mut weights = data.weights.clone().unwrap_or_else(|| vec![1.0; data.x.rows()]);
             training.iter().zip(own).for_each(|(&row, weight)| weights[row] = weight);
             weights
@@ -40,12 +40,17 @@ impl<'a> Linear<'a> {
             false => Shift::none(&data.x, &data.goal.y),
         };
         let of = |rows: Rows<'_>| Moments::of(&data.x, &data.goal.y, weights.as_deref(), rows, &shift);
-        // Filled in or balanced anew for every fold, rows have no moments in common.
-        if runs.rows.len() == 1 || !data.filled.is_empty() || balanced {
-            return of(Rows::Picked(training));
+        // Filled in or balanced anew for every fold, or trained on more than once, rows have no moments in common.
+        let alike = data.filled.is_empty() && *classes == ClassWeight::Rows && runs.apart;
+        if runs.rows.len() == 1 || !alike {
+            return Ok(of(Rows::Picked(training))?);
         }
-        let total = self.total.get_or_insert_with(|| of(Rows::All));
-        if held.is_empty() { total.clone() } else { total.without(&of(Rows::Picked(held))) }
+        let total = match self.total.take() {
+            Some(total) => total,
+            None => of(Rows::All)?,
+        };
+        let total = self.total.insert(total);
+        Ok(if held.is_empty() { total.clone() } else { total.without(&of(Rows::Picked(held))?) })
     }
 
     fn through_rows<T: Element>(&self, data: &Data<T>, training: &[usize], l2: &[f64]) -> Result<Fitted<T>> {
@@ -59,7 +64,7 @@ impl<'a> Linear<'a> {
         let mut x = data.x.pick(training);
         let goal = data.goal.pick(training);
         let k = goal.outputs;
-        let weights = data.training_weights(training, settings.balanced);
+        let weights = data.training_weights(training, &settings.class_weight);
         let units = settings.standardize.then(|| standardize(&mut x, weights.as_deref(), settings.bias));
         let n = x.rows();
         let shares: Vec<f64> = match &weights {
@@ -114,6 +119,7 @@ impl<'a> Linear<'a> {
             None => (path.weights, biases),
             Some(units) => path.weights.iter().zip(&biases).map(|(w, b)| units.unfold(w, b)).unzip(),
         };
+        settings.watch.advance(l2.len() as u64);
         Ok(Fitted { weights, biases, lines, support: None, steps: path.steps, notes, dial: None, seconds })
     }
 }
@@ -129,7 +135,7 @@ impl<T: Element> Learner<T> for Linear<'_> {
             return self.through_rows(data, training, l2);
         }
         let start = Instant::now();
-        let moments = self.moments(data, runs, at);
+        let moments = self.moments(data, runs, at)?;
         let MomentsPath { path, weights, biases } = from_moments(&moments, l2, self.settings)?;
         let null_loss = moments.spread();
         let lines = (0..l2.len())
@@ -142,6 +148,7 @@ impl<T: Element> Learner<T> for Linear<'_> {
             ridge_name(&path)
         )];
         let seconds = [start.elapsed().as_secs_f64() - path.seconds[1], path.seconds[1]];
+        self.settings.watch.advance(l2.len() as u64);
         Ok(Fitted { weights, biases, lines, support: None, steps: path.steps, notes, dial: None, seconds })
     }
 }
@@ -158,7 +165,14 @@ pub(super) fn from_moments(training: &Moments, l2: &[f64], settings: &Settings) 
     let run = RidgeRun { consistent: true, ..settings.ridge.clone() };
     let scaled = settings.standardize.then(|| training.standardized());
     let moments = scaled.as_ref().map_or(training, |(scaled, _)| scaled);
-    let path = ridge(&moments.quadratic(0.0, settings.bias)?, l2, &run)?;
+    let quadratic = moments.quadratic(0.0, settings.bias).map_err(|error| match error {
+        DataError::NotFinite { .. } => Error::from(TableError::Unusable {
+            what: "the numbers of this table are too large: their squares overflow; rescale the target or the features"
+                .into(),
+        }),
+        other => other.into(),
+    })?;
+    let path = ridge(&quadratic, l2, &run)?;
     let weights: Vec<Vec<f64>> = match &scaled {
         None => path.weights.clone(),
         Some((_, scale)) => {

@@ -8,8 +8,10 @@ mod glm;
 mod judge;
 mod kernel;
 mod linear;
+mod runs;
 mod streamed;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -20,11 +22,12 @@ use crate::fit::{AveragedRun, Certificate, ExactRun, RidgeRun};
 use crate::metrics::Scoring;
 use crate::model::{About, Chosen, Kind, Model, ModelPath, Refit};
 use crate::objective::{DataError, Dense, Element, Features, Kernel};
-use crate::select::{Rules, folds, split};
 use crate::table::{Matrix, Table, TableError, Target, means_without};
+use crate::watch::Watch;
 
 use data::{Data, Goal};
 use judge::Judge;
+use runs::Runs;
 
 pub use streamed::learn_streamed;
 
@@ -50,6 +53,22 @@ pub enum Validation {
     Folds(usize),
     /// A table of their own, with a weight for each row if they have any.
     Rows(Matrix, Target, Option<Vec<f64>>),
+    /// Rows that train and rows that judge, one pair after the other; the final model is fitted on all rows.
+    Given(Vec<(Vec<usize>, Vec<usize>)>),
+    /// None: every strength is fitted on all rows, and the first one counts as chosen.
+    Nobody,
+}
+
+/// How much the classes count in training.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum ClassWeight {
+    /// As their rows do.
+    #[default]
+    Rows,
+    /// Equally, however many rows each has.
+    Balanced,
+    /// So much more for each row of a class, in the order of the classes.
+    Given(Vec<f64>),
 }
 
 /// Everything that decides the outcome.
@@ -68,8 +87,11 @@ pub struct Settings {
     pub stratify: bool,
     /// What the strengths are judged by; `None` is the model's own loss.
     pub scoring: Option<Scoring>,
-    /// Whether classes count equally, however many rows each has.
-    pub balanced: bool,
+    /// How much the classes count.
+    pub class_weight: ClassWeight,
+    /// Whether every run has the same strengths next to the **sum** of the losses (scikit-learn's alpha and C), and not next to
+    /// their mean: fewer rows are then held by a larger λ.
+    pub sum_held: bool,
     /// Whether to fit an intercept, which is never penalized.
     pub bias: bool,
     /// Whether to give every feature mean 0 and spread 1 first (sparse ones only the spread), measured on the rows that are
@@ -87,6 +109,12 @@ pub struct Settings {
     pub classes: bool,
     /// Whether the model is to hold the whole path, so that any λ of the range can be had from it.
     pub keep_path: bool,
+    /// Whether to keep the models of every λ, and those that rows held out have judged.
+    pub keep_fits: bool,
+    /// How many of the rows held out to keep, for people to look at, and with them every λ's confusion of classes.
+    pub keep_held: usize,
+    /// How far the fit is, and whether it is to stop. (Averages of a run are not interrupted.)
+    pub watch: Arc<Watch>,
 }
 
 impl Settings {
@@ -100,7 +128,8 @@ impl Settings {
             repeats: 1,
             stratify: false,
             scoring: None,
-            balanced: false,
+            class_weight: ClassWeight::Rows,
+            sum_held: false,
             bias: true,
             standardize: false,
             ridge: RidgeRun::default(),
@@ -109,7 +138,22 @@ impl Settings {
             seed: 0,
             classes: false,
             keep_path: false,
+            keep_fits: false,
+            keep_held: 0,
+            watch: Arc::default(),
         }
+    }
+}
+
+impl Settings {
+    /// The strengths of a run that is trained on these rows.
+    fn strengths<T: Element>(&self, data: &Data<T>, training: &[usize]) -> Vec<f64> {
+        if !self.sum_held || training.len() == data.x.rows() {
+            return self.l2.clone();
+        }
+        let all: Vec<usize> = (0..data.x.rows()).collect();
+        let more = data.total(&all, &self.class_weight) / data.total(training, &self.class_weight);
+        self.l2.iter().map(|l2| l2 * more).collect()
     }
 }
 
@@ -178,14 +222,21 @@ pub struct Learned {
     pub scoring: Option<Scoring>,
     /// Weights at every λ in the units of the table, for pictures: `[λ][output][feature]`. Empty for kernel models.
     pub traces: Vec<Vec<f64>>,
+    /// The models of every λ, if they are kept.
+    pub fits: Fits,
+    /// What the rows held out of each run say, and the models they judged, if these are kept.
+    pub folds: Vec<Fold>,
     /// Steps of a run, or passes over the data.
     pub steps: u64,
     /// Runs made: 1, or one a fold and one more.
     pub runs: usize,
     /// How the numbers came about, in words: what is exact, what is approximate, what was decided.
     pub notes: Vec<String>,
-    /// Rows by true and predicted class on the validation rows, at the best λ.
-    pub confusion: Option<Vec<Vec<usize>>>,
+    /// Rows held out, over all runs, by true and predicted class: `[λ][true][predicted]`. Empty unless some are to be kept, and
+    /// for more than [`MOST_CONFUSED`] classes.
+    pub confusions: Vec<Vec<Vec<usize>>>,
+    /// Some of the rows held out of the first run.
+    pub held: Vec<Held>,
     /// The mean, over the rows the model was trained on, of every feature that had missing values.
     pub means: Vec<(usize, f64)>,
     /// The averaged run's dial, from which models of other λ can be read.
@@ -194,6 +245,41 @@ pub struct Learned {
     refit: Option<Refit>,
     /// Where the time went.
     pub seconds: Seconds,
+}
+
+/// The models of every λ, in the units of the table.
+#[derive(Debug, Clone, Default)]
+pub struct Fits {
+    /// `[λ]`: `[output][feature]`, of kernel models `[output][training row]`.
+    pub weights: Vec<Vec<f64>>,
+    /// `[λ][output]`.
+    pub biases: Vec<Vec<f64>>,
+}
+
+/// A row that was held out.
+#[derive(Debug, Clone, PartialEq, Serialize, serde::Deserialize)]
+pub struct Held {
+    /// Its number in the file, from 0.
+    pub row: usize,
+    /// Its class, or its number.
+    pub truth: String,
+    /// Its features.
+    pub features: Vec<f64>,
+}
+
+/// Most classes whose confusion is kept.
+pub const MOST_CONFUSED: usize = 50;
+
+/// Most numbers of the rows that are kept.
+const MOST_HELD: usize = 100_000;
+
+/// One run that was judged by rows held out of it.
+#[derive(Debug, Clone)]
+pub struct Fold {
+    /// `[λ]`: the mean loss of these rows.
+    pub losses: Vec<f64>,
+    /// The models, if they are kept.
+    pub fits: Fits,
 }
 
 /// A model at every λ, fitted on some rows.
@@ -211,6 +297,16 @@ struct Fitted<T> {
     dial: Option<(Dial, Refit)>,
     /// Spent on fitting, and on averages or certificates.
     seconds: [f64; 2],
+}
+
+impl<T> Fitted<T> {
+    /// What is kept of it, if anything is.
+    fn kept(&self, kept: bool) -> Fits {
+        match kept {
+            true => Fits { weights: self.weights.clone(), biases: self.biases.clone() },
+            false => Fits::default(),
+        }
+    }
 }
 
 /// What is known of one λ before anyone judges it.
@@ -254,103 +350,6 @@ trait Learner<T: Element> {
     fn kind(&self) -> Kind;
 }
 
-/// Who trains and who judges, run by run.
-struct Runs {
-    /// Training rows, and rows held out: none where a table of its own judges, or nobody does.
-    rows: Vec<(Vec<usize>, Vec<usize>)>,
-    /// Whether the last run is judged, too; otherwise it is on all rows, for the final model.
-    judged: usize,
-}
-
-impl Runs {
-    fn new<T: Element>(data: &Data<T>, settings: &Settings) -> Result<Self> {
-        let n = data.x.rows();
-        let strata = settings.stratify.then_some(data.goal.labels.as_slice());
-        if settings.stratify && data.goal.classes.is_none() {
-            let what = "rows cannot be stratified: the target is a number, not classes";
-            return Err(TableError::Unusable { what: what.into() }.into());
-        }
-        let rules = Rules { seed: settings.seed, groups: data.groups.as_deref(), strata };
-        let mut rows = Vec::new();
-        for rules in rules.repeated(settings.repeats)? {
-            match &settings.validation {
-                Validation::Share(share) => rows.push(split(n, *share, &rules)?),
-                Validation::Folds(count) => {
-                    for fold in folds(n, *count, &rules)? {
-                        let mut held = vec![false; n];
-                        fold.iter().for_each(|&row| held[row] = true);
-                        rows.push(((0..n).filter(|&row| !held[row]).collect(), fold));
-                    }
-                }
-                Validation::Rows(..) => {
-                    require(
-                        settings.repeats == 1,
-                        "number of repetitions",
-                        settings.repeats as f64,
-                        "1 with a table that judges",
-                    )?;
-                    rows.push(((0..n).collect(), Vec::new()));
-                }
-            }
-        }
-        let judged = rows.len();
-        if judged > 1 {
-            rows.push(((0..n).collect(), Vec::new()));
-        }
-        Ok(Self { rows, judged })
-    }
-}
-
-impl Runs {
-    /// Rows that all weigh nothing neither train nor judge.
-    fn require_weight<T: Element>(&self, data: &Data<T>) -> Result<()> {
-        let Some(weights) = &data.weights else {
-            return Ok(());
-        };
-        if let Some(classes) = &data.goal.classes {
-            let mut there = vec![false; classes.len()];
-            let rows = weights.iter().zip(&data.goal.labels).filter(|(weight, _)| **weight > 0.0);
-            rows.for_each(|(_, &label)| there[label as usize] = true);
-            let classes = there.iter().filter(|there| **there).count();
-            if classes < 2 {
-                return Err(DataError::Classes { classes }.into());
-            }
-        }
-        for (training, held) in &self.rows {
-            for (rows, what) in [(training, "training"), (held, "validation")] {
-                if !rows.is_empty() && rows.iter().all(|&row| weights[row] == 0.0) {
-                    let what = format!("all {} {what} rows of a fold have weight 0", rows.len());
-                    return Err(TableError::Unusable { what }.into());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Classes that some training rows lack, and in how many runs.
-    fn lacking<T: Element>(&self, data: &Data<T>, stratified: bool) -> Option<String> {
-        let classes = data.goal.classes.as_ref()?;
-        let mut runs = vec![0; classes.len()];
-        for (training, _) in &self.rows[..self.judged] {
-            let mut there = vec![false; classes.len()];
-            training.iter().for_each(|&row| there[data.goal.labels[row] as usize] = true);
-            there.iter().zip(&mut runs).for_each(|(there, runs)| *runs += usize::from(!there));
-        }
-        let lacking: Vec<String> = (0..classes.len())
-            .filter(|&class| runs[class] > 0)
-            .map(|class| format!("\"{}\" ({} of {})", classes[class], runs[class], self.judged))
-            .collect();
-        (!lacking.is_empty()).then(|| {
-            let some = lacking.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-            format!(
-                "training rows lack a class, so that its held-out rows cost as much as the impossible: {some} of the times that rows were held out{}{}",
-                if lacking.len() > 5 { ", and others" } else { "" },
-                if stratified { "" } else { "; --stratify deals classes out evenly" }
-            )
-        })
-    }
-}
-
 /// Fits, compares and chooses.
 pub fn learn(table: Table, settings: &Settings) -> Result<Learned> {
     let (found, expected) = (table.target.len(), table.features.shape()[0]);
@@ -359,8 +358,20 @@ pub fn learn(table: Table, settings: &Settings) -> Result<Learned> {
         return Err(DataError::Shape { name: "the target", unit: "rows", found, expected, with }.into());
     }
     require(!settings.l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
-    let Table { features, target, mut columns, weights, groups, filled, .. } = table;
+    data::refuse_extremes(&table.features, table.feature_names().as_deref(), settings.standardize)?;
+    let Table { features, target, mut columns, weights, groups, filled, left_out, .. } = table;
     let goal = Goal::new(&target, settings)?;
+    let lengths = [("the weights", weights.as_ref().map(Vec::len)), ("the groups", groups.as_ref().map(Vec::len))];
+    for (name, found) in lengths.into_iter().filter_map(|(name, found)| Some((name, found?))) {
+        if found != expected {
+            return Err(DataError::Shape { name, unit: "rows", found, expected, with: "the table" }.into());
+        }
+    }
+    let width = features.shape()[1];
+    if let Some((row, column)) = filled.iter().find(|(row, column)| *row >= expected || *column >= width) {
+        let what = format!("a number filled in at row {}, feature {} is beyond the table", row + 1, column + 1);
+        return Err(TableError::Unusable { what }.into());
+    }
     let mut learned = match features {
         Matrix::Single(x) => learn_typed(Data { x, goal, weights, groups, filled }, settings)?,
         Matrix::Double(x) => learn_typed(Data { x, goal, weights, groups, filled }, settings)?,
@@ -369,10 +380,19 @@ pub fn learn(table: Table, settings: &Settings) -> Result<Learned> {
         recipe.set_means(&learned.means);
     }
     learned.model.about.columns = columns;
+    if !matches!(settings.validation, Validation::Rows(..)) {
+        learned.held.iter_mut().for_each(|held| held.row = in_file(held.row, &left_out));
+    }
     if let (Some(dial), Some(refit)) = (&mut learned.dial, &learned.refit) {
         learned.model.describe(dial, refit);
     }
     Ok(learned)
+}
+
+/// Where the row of this place among those kept lies in the file.
+#[must_use]
+pub fn in_file(place: usize, left_out: &[usize]) -> usize {
+    left_out.iter().fold(place, |row, &skipped| if skipped <= row { row + 1 } else { row })
 }
 
 /// A λ is resolved when its certificate allows for no more than this share of the loss without features.
@@ -391,18 +411,34 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
     };
     let runs = Runs::new(&data, settings)?;
     runs.require_weight(&data)?;
+    if let ClassWeight::Given(each) = &settings.class_weight {
+        let (found, expected) = (each.len(), data.goal.outputs);
+        if found != expected {
+            let name = "the weights of the classes";
+            return Err(DataError::Shape { name, unit: "numbers", found, expected, with: "the classes" }.into());
+        }
+    }
     let mut judge = Judge::new(&data, settings)?;
     let mut seconds = Seconds::default();
     let mut kept = None;
+    let mut folds = Vec::new();
+    let mut some_held = Vec::new();
+    settings.watch.expect((runs.rows.len() * settings.l2.len()) as u64);
     for (at, (training, held)) in runs.rows.iter().enumerate() {
+        settings.watch.require()?;
+        let l2 = settings.strengths(&data, training);
         let filled = data.filled_for(training);
         let data = filled.as_ref().unwrap_or(&data);
-        let fitted = learner.fit(data, &runs, at, &settings.l2)?;
+        let fitted = learner.fit(data, &runs, at, &l2)?;
         seconds.train += fitted.seconds[0];
         seconds.average += fitted.seconds[1];
         let start = Instant::now();
         if at < runs.judged {
-            judge.hear(data, held, &fitted)?;
+            let losses = judge.hear(data, held, &fitted)?;
+            if at == 0 {
+                some_held = judge.some(data, held, settings.keep_held);
+            }
+            folds.push(Fold { losses, fits: fitted.kept(settings.keep_fits) });
         }
         seconds.select += start.elapsed().as_secs_f64();
         kept = Some((at, fitted));
@@ -412,7 +448,8 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
     let verdict = judge.verdict(settings);
     let rows: Vec<Row> =
         fitted.lines.iter().enumerate().map(|(at, line)| verdict.row(settings.l2[at], at, line)).collect();
-    let sound = |row: &Row| [row.train_loss, row.validation_loss, row.norm].iter().all(|value| value.is_finite());
+    let judged = |row: &Row| runs.judged == 0 || row.validation_loss.is_finite();
+    let sound = |row: &Row| row.train_loss.is_finite() && row.norm.is_finite() && judged(row);
     if !rows.iter().all(sound) || fitted.weights.iter().flatten().any(|w| !w.is_finite()) {
         let what =
             "the numbers of this table are too large: their squares overflow; rescale the target or the features";
@@ -423,11 +460,12 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
     let mut about = About::new(learner.kind(), settings.l2[best], columns, outputs);
     about.classes.clone_from(&data.goal.classes);
     about.resolved = rows[best].resolved;
-    about.certificate = Some(rows[best].certificate);
+    about.certificate = rows[best].certificate.known();
     about.chosen = Some(Chosen { best: settings.l2[best], one_se: settings.l2[one_se] });
     let support = fitted.support.as_ref().map(|(_, support)| data::flat(support)).unwrap_or_default();
     let mut model =
         Model { about, weights: fitted.weights[best].clone(), bias: fitted.biases[best].clone(), support, path: None };
+    let fits = fitted.kept(settings.keep_fits);
     let mut notes = fitted.notes;
     notes.extend(data.notes(settings));
     notes.extend(runs.lacking(&data, settings.stratify));
@@ -438,6 +476,8 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         let filled = data.filled_for(training);
         let data = filled.as_ref().unwrap_or(&data);
         let mut at_nodes = |l2: &[f64]| {
+            settings.watch.require()?;
+            settings.watch.expect(l2.len() as u64);
             let fitted = learner.fit(data, &runs, last, l2)?;
             Ok((fitted.weights, fitted.biases))
         };
@@ -446,7 +486,7 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         model.path = ModelPath::make(&settings.l2, &exact, &mut at_nodes)?;
         if let Some(path) = &model.path {
             notes.push(format!(
-                "the model file holds the path at {} nodes: any λ of the range can be read from it, with weights within {:.1e} of the exact ones' length (measured at all {} λ)",
+                "the path is kept at {} nodes: any λ of the range can be read from it, with weights within {:.1e} of the exact ones' length (measured at all {} λ)",
                 path.nodes.len(),
                 path.error,
                 settings.l2.len()
@@ -454,6 +494,7 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         }
         seconds.train += start.elapsed().as_secs_f64();
     }
+    notes.extend(at_the_end(&settings.l2, best).filter(|_| runs.judged > 0));
     let unresolved = rows.iter().filter(|row| !row.resolved).count();
     if unresolved > 0 {
         let strongest = rows.iter().filter(|row| !row.resolved).map(|row| row.l2).fold(0.0, f64::max);
@@ -465,6 +506,7 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
             notes.push("features of very different sizes slow every λ down: --standardize may help".into());
         }
     }
+    settings.watch.require()?;
     let (dial, refit) = fitted.dial.unzip();
     let traces = if fitted.support.is_some() { Vec::new() } else { fitted.weights };
     Ok(Learned {
@@ -474,15 +516,29 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         one_se,
         scoring: settings.scoring,
         traces,
+        fits,
+        folds,
         steps: fitted.steps,
         runs: runs.rows.len(),
         notes,
-        confusion: verdict.confusion,
+        confusions: verdict.confusions,
+        held: some_held,
         means: means_without(&data.x, &data.filled, &runs.rows[last].0),
         dial,
         refit,
         seconds,
     })
+}
+
+/// A best λ that is the last of its range may have a better one behind it.
+fn at_the_end(l2: &[f64], best: usize) -> Option<String> {
+    let end = match () {
+        () if l2.len() < 3 => return None,
+        () if l2.iter().all(|&other| other >= l2[best]) => "weakest",
+        () if l2.iter().all(|&other| other <= l2[best]) => "strongest",
+        () => return None,
+    };
+    Some(format!("the best λ, {:.1e}, is the {end} of the range: a wider --l2 may hold a better one", l2[best]))
 }
 
 fn no_validation() -> Error {

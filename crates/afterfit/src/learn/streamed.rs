@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::linear::{MOST_FEATURES, MomentsPath, from_moments, line, ridge_name};
-use super::{Learned, ModelChoice, Row, Seconds, Settings, Validation};
+use super::{Fits, Learned, ModelChoice, Row, Seconds, Settings, Validation, at_the_end};
 use crate::error::{Result, require};
 use crate::model::{About, Chosen, Kind, Model, ModelPath};
 use crate::objective::{DataError, Moments, Rows, Shift};
@@ -45,7 +45,7 @@ pub fn learn_streamed(table: &Stream, test: Option<&Stream>, settings: &Settings
             require((2..=table.rows).contains(count), "number of folds", *count as f64, limit)?;
             Parts::Folds(*count)
         }
-        (None, Validation::Rows(..)) => {
+        (None, Validation::Rows(..) | Validation::Given(_) | Validation::Nobody) => {
             return unusable("a streamed table is judged by a streamed one, or by its own rows");
         }
     };
@@ -118,13 +118,14 @@ pub fn learn_streamed(table: &Stream, test: Option<&Stream>, settings: &Settings
         recipe.set_means(&means);
     }
     about.resolved = rows[chosen].resolved;
-    about.certificate = Some(rows[chosen].certificate);
+    about.certificate = rows[chosen].certificate.known();
     about.chosen = Some(Chosen { best: settings.l2[chosen], one_se: settings.l2[one_se] });
     let width = table.width;
     notes.insert(0, format!("{} steps of {} on the {width}×{width} Gram matrix of {} streamed rows; averages are the exact ridge models of their iterates", path.steps, ridge_name(&path), training.rows()));
     if rows_judged.is_some() {
         notes.push("the standard error is that of normally distributed residuals: single rows are not kept".into());
     }
+    notes.extend(at_the_end(&settings.l2, chosen));
     let mut model = Model {
         about,
         weights: weights[chosen].clone(),
@@ -147,10 +148,13 @@ pub fn learn_streamed(table: &Stream, test: Option<&Stream>, settings: &Settings
         one_se,
         scoring: None,
         traces: weights,
+        fits: Fits::default(),
+        folds: Vec::new(),
         steps: path.steps,
         runs: judged.len() + usize::from(rows_judged.is_none()),
         notes,
-        confusion: None,
+        confusions: Vec::new(),
+        held: Vec::new(),
         means: Vec::new(),
         dial: None,
         refit: None,
@@ -219,6 +223,7 @@ impl Targets {
                 Target::Text(_) => {
                     Err(unusable("the validation target holds texts, the training target numbers".into()).into())
                 }
+                Target::Several { .. } => Err(unusable("a streamed table has one target".into()).into()),
             };
         };
         let (known, labels) = target.classes();
@@ -255,7 +260,7 @@ impl Targets {
             let mut picked = vec![Vec::new(); parts.count()];
             block.rows.iter().enumerate().for_each(|(at, &row)| picked[parts.of(row, seed)].push(at));
             for (moments, picked) in moments.iter_mut().zip(&picked) {
-                moments.add(features, &y, None, Rows::Picked(picked));
+                moments.add(features, &y, None, Rows::Picked(picked))?;
             }
             for found in block.unseen {
                 match unseen.iter_mut().find(|known| known.column == found.column) {

@@ -5,6 +5,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{DataError, Objective};
+use crate::vector::{dot, norm};
 
 /// The range of an objective's curvature.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -85,14 +86,6 @@ fn lanczos(objective: &dyn Objective) -> Result<(f64, f64), DataError> {
         scale(&mut next, 1.0 / rest);
         v = next;
     }
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-fn norm(a: &[f64]) -> f64 {
-    dot(a, a).sqrt()
 }
 
 fn scale(a: &mut [f64], factor: f64) {

@@ -5,7 +5,8 @@
 
 use faer::Mat;
 
-use super::features::{Element, Features, Scores};
+use super::features::{Element, Features};
+use super::products::Scores;
 use super::{DataError, Loss, Objective, Rows};
 use crate::error::{Result, require};
 
@@ -105,6 +106,12 @@ impl<T: Element> Glm<T> {
     #[must_use]
     pub fn split<'a>(&self, weights: &'a [f64]) -> (&'a [f64], &'a [f64]) {
         weights.split_at(self.x.columns() * self.loss.outputs())
+    }
+
+    /// Where the weight of feature i for score j lies in the flat weights; its intercept is that of feature d.
+    pub(crate) fn place(&self, i: usize, j: usize) -> usize {
+        let [d, k] = self.shape();
+        if i < d { j * d + i } else { d * k + j }
     }
 
     /// The best model without features: zeros, and the intercepts that go with them.

@@ -5,7 +5,8 @@
 
 use faer::Mat;
 
-use super::features::{Element, Features, Scores};
+use super::features::{Element, Features};
+use super::products::Scores;
 use super::{DataError, Moments, Objective, Quadratic, Rows, Shift};
 use crate::error::{Result, require};
 
@@ -31,12 +32,13 @@ impl<T: Element> LeastSquares<T> {
     pub fn new(x: Features<T>, y: Vec<f64>, outputs: usize, ridge: f64, intercept: bool) -> Result<Self> {
         let n = x.rows();
         super::features::require_some("y", n, outputs)?;
-        if y.len() != n * outputs {
+        let expected = n.saturating_mul(outputs);
+        if y.len() != expected {
             return Err(DataError::Shape {
                 name: "y",
                 unit: "numbers",
                 found: y.len(),
-                expected: n * outputs,
+                expected,
                 with: "the rows of X",
             }
             .into());
@@ -77,7 +79,7 @@ impl<T: Element> LeastSquares<T> {
             true => Shift::at_means(&self.x, &self.y),
             false => Shift::none(&self.x, &self.y),
         };
-        Moments::of(&self.x, &self.y, None, Rows::All, &shift).quadratic(self.ridge, self.means.is_some())
+        Moments::of(&self.x, &self.y, None, Rows::All, &shift)?.quadratic(self.ridge, self.means.is_some())
     }
 
     /// Whether `steps` full-batch steps are cheaper in Gram space: nd²/2 once and d²k a step, against 2ndk a step.

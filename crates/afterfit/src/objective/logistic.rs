@@ -1,7 +1,9 @@
 //! `log(1 + e^z) − y z`: two classes, one score a row. The softmax of (0, z), with one weight vector to penalize.
 
 use super::exponential::logarithm;
-use super::features::{Element, LANES, Scores};
+use super::features::Element;
+use super::loss::mean;
+use super::products::{LANES, Scores};
 
 /// Whether each row is of the second class.
 #[derive(Debug, Clone)]
@@ -26,12 +28,8 @@ impl Logistic {
     }
 
     pub(super) fn baseline(&self, weights: impl Fn(usize) -> f64) -> Vec<f64> {
-        let (mut ones, mut all) = (0.0, 0.0);
-        for (row, &label) in self.labels.iter().enumerate() {
-            ones += weights(row) * f64::from(label);
-            all += weights(row);
-        }
-        let share = (ones / all).clamp(1e-12, 1.0 - 1e-12);
+        let ones = self.labels.iter().map(|&label| f64::from(label));
+        let share = mean(ones, weights).clamp(1e-12, 1.0 - 1e-12);
         vec![(share / (1.0 - share)).ln()]
     }
 }

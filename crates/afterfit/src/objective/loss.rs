@@ -1,9 +1,10 @@
 //! What a row's scores cost. A new loss is a file beside this one and a line in each function here.
 
 use super::DataError;
-use super::features::{Element, Scores};
+use super::features::Element;
 use super::logistic::Logistic;
 use super::poisson::Poisson;
+use super::products::Scores;
 use super::softmax::Softmax;
 
 /// A loss of each row's scores `z = Wᵀx + b`, convex in them, with the targets it compares with.
@@ -124,4 +125,13 @@ impl Loss {
             Self::Poisson(_) => None,
         }
     }
+}
+
+/// The mean over rows that have weights.
+pub(super) fn mean(values: impl Iterator<Item = f64>, weights: impl Fn(usize) -> f64) -> f64 {
+    let (sum, all) = values.enumerate().fold((0.0, 0.0), |(sum, all), (row, value)| {
+        let weight = weights(row);
+        (sum + weight * value, all + weight)
+    });
+    sum / all
 }

@@ -7,12 +7,14 @@ mod curvature;
 mod exponential;
 mod features;
 mod glm;
+mod gram;
 mod kernel;
 mod least_squares;
 mod logistic;
 mod loss;
 mod moments;
 mod poisson;
+mod products;
 mod quadratic;
 mod softmax;
 
@@ -21,13 +23,14 @@ use std::ops::Range;
 use thiserror::Error;
 
 pub use curvature::{Curvature, curvature};
-pub use features::{Csr, Dense, Element, Features, LANES, Scores};
+pub use features::{Csr, Dense, Element, Features};
 pub use glm::Glm;
 pub(crate) use glm::{scales, shift};
 pub use kernel::{Kernel, KernelRidge};
 pub use least_squares::LeastSquares;
 pub use loss::Loss;
 pub use moments::{Moments, Shift};
+pub use products::{LANES, Scores};
 pub use quadratic::{Diagonalized, Quadratic};
 pub(crate) use softmax::log_sum_exp;
 
@@ -48,6 +51,23 @@ pub enum Rows<'a> {
 }
 
 impl Rows<'_> {
+    /// Refuses rows that a table of `total` does not have.
+    pub(crate) fn require(&self, total: usize) -> Result<(), DataError> {
+        let beyond = match *self {
+            Rows::All => None,
+            Rows::Span { start, end } => Some(end.max(start)).filter(|&end| end > total),
+            Rows::Picked(rows) => rows.iter().copied().max().filter(|&row| row >= total).map(|row| row + 1),
+        };
+        let shape = |found| DataError::Shape {
+            name: "the choice of rows",
+            unit: "rows",
+            found,
+            expected: total,
+            with: "the table",
+        };
+        beyond.map_or(Ok(()), |found| Err(shape(found)))
+    }
+
     /// How many rows these are out of `total`.
     #[must_use]
     pub fn count(&self, total: usize) -> usize {
@@ -136,7 +156,7 @@ pub enum DataError {
         with: &'static str,
     },
     /// NaN or infinity.
-    #[error("{name} holds {value} at row {row}, column {column} (counted from 0): every number must be finite")]
+    #[error("{name} holds {value} at row {}, column {} (counted from 1): every number must be finite", row + 1, column + 1)]
     NotFinite {
         /// Which table.
         name: &'static str,
@@ -160,7 +180,7 @@ pub enum DataError {
         limit: String,
     },
     /// A label outside the classes.
-    #[error("label {label} at row {row}: labels must be below {classes}, the number of classes")]
+    #[error("label {label} at row {} (counted from 1): labels must be below {classes}, the number of classes", row + 1)]
     Label {
         /// The label.
         label: u32,
@@ -170,7 +190,7 @@ pub enum DataError {
         classes: usize,
     },
     /// A count that is none.
-    #[error("the count at row {row} is {value}: counts are finite and at least 0")]
+    #[error("the count at row {} (counted from 1) is {value}: counts are finite and at least 0", row + 1)]
     Count {
         /// The number.
         value: f64,

@@ -36,6 +36,9 @@ impl Shift {
     #[must_use]
     pub fn at_means<T: Element>(features: &Features<T>, y: &[f64]) -> Self {
         let (rows, outputs) = (features.rows() as f64, y.len() / features.rows());
+        if outputs == 0 {
+            return Self::at(features.means(Rows::All), Vec::new());
+        }
         let mut means = vec![0.0; outputs];
         for row in y.chunks_exact(outputs) {
             means.iter_mut().zip(row).for_each(|(mean, value)| *mean += value / rows);
@@ -70,22 +73,37 @@ impl Moments {
 
     /// One pass over `rows`. `y` holds the same number of targets for each row of the table, row by row; `weights` says
     /// how often each row of the table counts, once if `None`.
-    #[must_use]
     pub fn of<T: Element>(
         features: &Features<T>,
         y: &[f64],
         weights: Option<&[f64]>,
         rows: Rows<'_>,
         shift: &Shift,
-    ) -> Self {
+    ) -> Result<Self, DataError> {
         let mut moments = Self::empty(shift);
-        moments.add(features, y, weights, rows);
-        moments
+        moments.add(features, y, weights, rows)?;
+        Ok(moments)
     }
 
     /// Adds further rows, of this table or of another with the same columns.
-    pub fn add<T: Element>(&mut self, features: &Features<T>, y: &[f64], weights: Option<&[f64]>, rows: Rows<'_>) {
-        let outputs = self.shift.y.len();
+    pub fn add<T: Element>(
+        &mut self,
+        features: &Features<T>,
+        y: &[f64],
+        weights: Option<&[f64]>,
+        rows: Rows<'_>,
+    ) -> Result<(), DataError> {
+        let (outputs, all) = (self.shift.y.len(), features.rows());
+        for (name, unit, found, expected, with) in [
+            ("the table", "columns", features.columns(), self.shift.x.len(), "the moments"),
+            ("the target", "numbers", y.len(), all * outputs, "the rows"),
+            ("the list of weights", "numbers", weights.map_or(all, <[f64]>::len), all, "the rows"),
+        ] {
+            if found != expected {
+                return Err(DataError::Shape { name, unit, found, expected, with });
+            }
+        }
+        rows.require(all)?;
         features.add_gram(rows, y, weights, &self.shift, self.xx.as_mut(), self.xy.as_mut());
         features.add_sums(rows, weights, &self.shift.x, &mut self.x);
         for row in rows.iter(0..rows.count(features.rows())) {
@@ -96,6 +114,7 @@ impl Moments {
                 self.yy += weight * (value - shift) * (value - shift);
             }
         }
+        Ok(())
     }
 
     /// The weight of all rows together: their number where they have none of their own.

@@ -1,6 +1,8 @@
 //! `e^z − y z`, for counts: Poisson regression with a logarithmic link. Losses are half the deviance.
 
-use super::features::{Element, LANES, Scores};
+use super::features::Element;
+use super::loss::mean;
+use super::products::{LANES, Scores};
 
 /// The count of each row.
 #[derive(Debug, Clone)]
@@ -28,12 +30,7 @@ impl Poisson {
     }
 
     pub(super) fn baseline(&self, weights: impl Fn(usize) -> f64) -> Vec<f64> {
-        let (mut sum, mut all) = (0.0, 0.0);
-        for (row, count) in self.counts.iter().enumerate() {
-            sum += weights(row) * count;
-            all += weights(row);
-        }
-        vec![(sum / all).max(1e-12).ln()]
+        vec![mean(self.counts.iter().copied(), weights).max(1e-12).ln()]
     }
 }
 

@@ -1,7 +1,8 @@
 //! `log Σ e^{z_j} − z_y`: k classes, k scores a row.
 
 use super::exponential::logarithm;
-use super::features::{Element, LANES, Scores};
+use super::features::Element;
+use super::products::{LANES, Scores};
 
 /// The class of each row, out of k.
 #[derive(Debug, Clone)]

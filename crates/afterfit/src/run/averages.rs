@@ -1,7 +1,7 @@
 //! Averages of a path that is being made: many weightings in one visit.
 
 use afterfit_core::error::{require, require_l2};
-use afterfit_core::{Answer, Decay, Optimizer, Status, Stride, Weighting};
+use afterfit_core::{Answer, Decay, Optimizer, OutOfRange, Status, Stride, Weighting};
 
 use super::{Iterate, Path, RunError};
 use crate::error::Result;
@@ -93,7 +93,7 @@ pub type TraceVisitor<'a> = dyn FnMut(u64, &[f64], &[f64]) -> Result<()> + 'a;
 pub fn trace(path: &mut dyn Path, l2: f64, visit: &mut TraceVisitor<'_>) -> Result<()> {
     let mut running = Running::new(path, &Weighting::L2(l2))?;
     path.for_each(&mut |iterate| {
-        running.push(&iterate);
+        running.push(&iterate)?;
         visit(iterate.step, &running.answer(Answer::Normalized), &running.answer(Answer::Regularized))
     })
 }
@@ -108,7 +108,7 @@ fn coordinate_averages(
     let running: Result<Vec<Running>> = weightings.iter().map(|weighting| Running::new(path, weighting)).collect();
     let mut running = running?;
     path.for_each(&mut |iterate| {
-        running.iter_mut().for_each(|average| average.push(&iterate));
+        running.iter_mut().try_for_each(|average| average.push(&iterate))?;
         Ok(())
     })?;
     for (averaged, running) in averaged.iter_mut().zip(&running) {
@@ -142,7 +142,7 @@ impl Running {
         })
     }
 
-    fn push(&mut self, &Iterate { weights, rate, .. }: &Iterate<'_>) {
+    fn push(&mut self, &Iterate { weights, rate, .. }: &Iterate<'_>) -> Result<(), OutOfRange> {
         match (self, rate) {
             (Self::Scalar { average, decays }, Some(_)) => match decays.next() {
                 Some(decay) => average.push(weights, decay),

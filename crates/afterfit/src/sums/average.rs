@@ -1,5 +1,6 @@
 //! The averaging algorithm: [`Average`] is all of it.
 
+use afterfit_core::error::{OutOfRange, require};
 use afterfit_core::{Decay, Mass};
 
 /// A running λ-weighted average of a path. Memory: three vectors of the model's size.
@@ -29,18 +30,22 @@ impl Average {
     }
 
     /// Takes in `w_k`. (`S_k + R_k w_k = S_{k−1} + R_{k−1} w_k`, so both answers can be read before or after.)
-    pub fn push(&mut self, weights: &[f64], decay: Decay) {
+    pub fn push(&mut self, weights: &[f64], decay: Decay) -> Result<(), OutOfRange> {
+        require_width(weights, &self.center)?;
         let p = self.mass.take(decay);
         for ((sum, &w), &c) in self.sum.iter_mut().zip(weights).zip(&self.center) {
             *sum += p * (w - c);
         }
         self.spent += p;
         self.last.copy_from_slice(weights);
+        Ok(())
     }
 
     /// Takes in `w_K`, which has no outgoing step and therefore no weight of its own: it only receives what is left.
-    pub fn finish(&mut self, weights: &[f64]) {
+    pub fn finish(&mut self, weights: &[f64]) -> Result<(), OutOfRange> {
+        require_width(weights, &self.center)?;
         self.last.copy_from_slice(weights);
+        Ok(())
     }
 
     /// `c + S_c + R (w_k − c)`.
@@ -101,7 +106,8 @@ impl CoordinateAverage {
     }
 
     /// Takes in `w_k`, whose outgoing step has rate `rate`.
-    pub fn push(&mut self, weights: &[f64], rate: f64) {
+    pub fn push(&mut self, weights: &[f64], rate: f64) -> Result<(), OutOfRange> {
+        require_width(weights, &self.center)?;
         let shares: Vec<f64> = self
             .rows
             .iter_mut()
@@ -116,11 +122,14 @@ impl CoordinateAverage {
             *sum += p * moved;
         }
         self.last.copy_from_slice(weights);
+        Ok(())
     }
 
     /// Takes in `w_K`.
-    pub fn finish(&mut self, weights: &[f64]) {
+    pub fn finish(&mut self, weights: &[f64]) -> Result<(), OutOfRange> {
+        require_width(weights, &self.center)?;
         self.last.copy_from_slice(weights);
+        Ok(())
     }
 
     /// `c + S_c + R (w_k − c)`, coordinate by coordinate.
@@ -173,7 +182,8 @@ impl CausalAverage {
     }
 
     /// Takes in `w_k`, whose outgoing step has this rate and gain; `next_momentum` is the momentum of the step after it.
-    pub fn push(&mut self, weights: &[f64], rate: f64, gain: f64, next_momentum: f64) {
+    pub fn push(&mut self, weights: &[f64], rate: f64, gain: f64, next_momentum: f64) -> Result<(), OutOfRange> {
+        require_width(weights, &self.center)?;
         let pull = self.l2 * gain;
         let scale = 1.0 / (1.0 + rate * (pull + self.ahead));
         let vectors = self.sum.iter_mut().zip(&mut self.carried).zip(weights).zip(&self.center);
@@ -185,11 +195,14 @@ impl CausalAverage {
         self.remaining *= scale;
         self.ahead = next_momentum * (self.ahead + pull) * scale;
         self.last.copy_from_slice(weights);
+        Ok(())
     }
 
     /// Takes in `w_K`.
-    pub fn finish(&mut self, weights: &[f64]) {
+    pub fn finish(&mut self, weights: &[f64]) -> Result<(), OutOfRange> {
+        require_width(weights, &self.center)?;
         self.last.copy_from_slice(weights);
+        Ok(())
     }
 
     /// `c + S_c + R (w_k − c)`.
@@ -198,4 +211,9 @@ impl CausalAverage {
         let parts = self.center.iter().zip(&self.sum).zip(&self.last);
         parts.map(|((&c, &sum), &w)| c + (sum + self.remaining * (w - c))).collect()
     }
+}
+
+fn require_width(weights: &[f64], center: &[f64]) -> Result<(), OutOfRange> {
+    let (found, needed) = (weights.len(), center.len());
+    require(found == needed, "number of weights", found as f64, format!("{needed}, those of the centre"))
 }

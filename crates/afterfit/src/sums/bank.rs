@@ -1,7 +1,7 @@
 //! Many sums at once: blocks of iterates, tiles of coordinates.
 
 use afterfit_core::Combination;
-use afterfit_core::tracker::Precision;
+use afterfit_core::tracker::{Precision, Rounding};
 use rayon::prelude::*;
 
 use super::kernel::{self, Accumulate, HELD};
@@ -27,7 +27,7 @@ pub struct Bank {
     center: Vec<f64>,
     /// `[tile][sum][coordinate in tile]`, the last tile padded with zeros.
     sums: Vec<f64>,
-    /// `[pending iterate][coordinate]`, each row padded to whole tiles.
+    /// `[pending iterate][coordinate]`, rows [`stride`] apart.
     pending: Vec<f64>,
     /// The latest iterate, unless it is a pending one.
     latest: Vec<f64>,
@@ -39,20 +39,20 @@ pub struct Bank {
     scales: Vec<f64>,
     block: usize,
     reach: f64,
-    precision: Precision,
+    rounding: Rounding,
 }
 
 impl Bank {
     /// `count` sums around `center`.
     #[must_use]
     pub fn new(center: &[f64], count: usize) -> Self {
-        let padded = center.len().next_multiple_of(TILE);
-        let block = (PENDING / padded.max(1)).clamp(8, BLOCK);
+        let (padded, stride) = (padded(center.len()), stride(center.len()));
+        let block = (PENDING / stride).clamp(8, BLOCK);
         Self {
             count,
             center: center.to_vec(),
             sums: vec![0.0; padded * count],
-            pending: vec![0.0; padded * block],
+            pending: vec![0.0; stride * block],
             latest: center.to_vec(),
             shares: vec![0.0; count * BLOCK],
             filled: 0,
@@ -60,15 +60,16 @@ impl Bank {
             scales: vec![1.0; count],
             block,
             reach: 0.0,
-            precision: Precision::F64,
+            // (One rounding for every iterate: see above.)
+            rounding: Precision::F64.into(),
         }
     }
 
     /// Adds `shares[j] · (weights − c)` to every sum j, after multiplying it with `scales[j]`. Returns whether every weight is
-    /// finite; if not, nothing is added.
+    /// finite, and there are as many weights, shares and scales as needed; if not, nothing is added.
     #[must_use]
     pub fn push(&mut self, weights: &[f64], shares: &[f64], scales: &[f64]) -> bool {
-        if !self.stage(weights) {
+        if shares.len() != self.count || scales.len() != self.count || !self.stage(weights) {
             return false;
         }
         self.commit(shares, scales);
@@ -77,11 +78,13 @@ impl Bank {
 
     /// Copies an iterate into the next pending row, which is not counted yet.
     fn stage(&mut self, weights: &[f64]) -> bool {
-        assert_eq!(weights.len(), self.center.len(), "an iterate has the width of its bank");
+        if weights.len() != self.center.len() {
+            return false;
+        }
         if self.filled == self.block {
             self.flush();
         }
-        let row = &mut self.pending[self.filled * self.center.len().next_multiple_of(TILE)..][..weights.len()];
+        let row = &mut self.pending[self.filled * stride(weights.len())..][..weights.len()];
         // A row that is not counted may hold anything, and the latest iterate is never kept in it: a refused iterate leaves
         // no trace. (A flush moves the latest iterate out of the rows.)
         pulp::Arch::new().dispatch(Copy { from: weights, to: row })
@@ -89,7 +92,6 @@ impl Bank {
 
     /// Counts the staged row.
     fn commit(&mut self, shares: &[f64], scales: &[f64]) {
-        assert_eq!(shares.len(), self.count, "an iterate has a share in every sum");
         let rows = self.shares.chunks_exact_mut(BLOCK).zip(&mut self.scales);
         for ((row, scale), (&share, &by)) in rows.zip(shares.iter().zip(scales)) {
             // What decays takes the pending iterates before this one along.
@@ -103,12 +105,11 @@ impl Bank {
         self.latest_is_pending = true;
     }
 
-    /// Makes `weights` the latest iterate without giving it a share. Returns whether every weight is finite; if not,
-    /// nothing changes.
+    /// Makes `weights` the latest iterate without giving it a share. Returns whether every weight is finite, and there are as many
+    /// as the centre has; if not, nothing changes.
     #[must_use]
     pub fn set_latest(&mut self, weights: &[f64]) -> bool {
-        assert_eq!(weights.len(), self.center.len(), "an iterate has the width of its bank");
-        if weights.iter().any(|value| !value.is_finite()) {
+        if weights.len() != self.center.len() || weights.iter().any(|value| !value.is_finite()) {
             return false;
         }
         self.latest.copy_from_slice(weights);
@@ -120,7 +121,7 @@ impl Bank {
     #[must_use]
     pub fn latest(&self) -> &[f64] {
         match self.latest_is_pending {
-            true => &self.pending[(self.filled - 1) * self.padded()..][..self.center.len()],
+            true => &self.pending[(self.filled - 1) * stride(self.center.len())..][..self.center.len()],
             false => &self.latest,
         }
     }
@@ -132,7 +133,7 @@ impl Bank {
             return;
         }
         if self.latest_is_pending {
-            let row = (filled - 1) * self.padded();
+            let row = (filled - 1) * stride(self.center.len());
             self.latest.copy_from_slice(&self.pending[row..][..self.center.len()]);
             self.latest_is_pending = false;
         }
@@ -147,7 +148,7 @@ impl Bank {
         let weights: Vec<Vec<f64>> = active.chunks(HELD).map(by_input).collect();
         let decayed: Vec<(usize, f64)> = self.scales.iter().copied().enumerate().filter(|(_, s)| *s != 1.0).collect();
         let arch = pulp::Arch::new();
-        let (pending, center, padded) = (&self.pending, &self.center, self.padded());
+        let (pending, center, stride) = (&self.pending, &self.center, stride(self.center.len()));
         let add = |(tile, sums): (usize, &mut [f64])| {
             for &(j, scale) in &decayed {
                 sums[j * TILE..][..TILE].iter_mut().for_each(|sum| *sum *= scale);
@@ -160,7 +161,7 @@ impl Bank {
             let mut moved = [[0.0; kernel::BLOCK]; BLOCK];
             arch.dispatch(Accumulate {
                 inputs: &pending[start..],
-                stride: padded,
+                stride,
                 count: filled,
                 weights: &weights,
                 first: 0,
@@ -181,10 +182,10 @@ impl Bank {
         self.filled = 0;
     }
 
-    /// The centred sum j, pending iterates included.
+    /// The centred sum j, pending iterates included; nothing where there are not so many.
     pub fn sum(&mut self, j: usize) -> Vec<f64> {
         self.flush();
-        self.flushed_sum(j)
+        if j < self.count { self.flushed_sum(j) } else { Vec::new() }
     }
 
     /// The centred sum j of a bank without pending iterates.
@@ -204,13 +205,9 @@ impl Bank {
     }
 
     /// How far the iterates before had moved, and how precise their sums are, when a bank is read back from a file.
-    pub(crate) fn restore_reach(&mut self, reach: f64, precision: Precision) {
+    pub(crate) fn restore_reach(&mut self, reach: f64, rounding: Rounding) {
         self.reach = reach;
-        self.precision = precision;
-    }
-
-    fn padded(&self) -> usize {
-        self.center.len().next_multiple_of(TILE)
+        self.rounding = rounding;
     }
 
     /// The centre all sums are taken around.
@@ -260,9 +257,20 @@ impl Sums for Bank {
         self.reach
     }
 
-    fn precision(&self) -> Precision {
-        self.precision
+    fn rounding(&self) -> Rounding {
+        self.rounding
     }
+}
+
+/// So many coordinates in whole tiles.
+fn padded(width: usize) -> usize {
+    width.next_multiple_of(TILE)
+}
+
+/// How far apart pending iterates lie: two cache lines more than their tiles take, because rows a power of two apart would all fall
+/// on the same few lines of the cache.
+fn stride(width: usize) -> usize {
+    padded(width) + kernel::BLOCK
 }
 
 fn culprit(iterate: &[f64]) -> NotFinite {

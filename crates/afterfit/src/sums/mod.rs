@@ -10,7 +10,7 @@ pub(crate) mod kernel;
 pub use average::{Average, CausalAverage, CoordinateAverage};
 pub use bank::Bank;
 
-use afterfit_core::tracker::Precision;
+use afterfit_core::tracker::Rounding;
 use afterfit_core::{Combination, Reading};
 
 /// An iterate that no sum can take in: where its first number that is not finite is.
@@ -44,8 +44,8 @@ pub trait Sums {
     /// The largest |w_k − c| of any coordinate so far.
     fn reach(&mut self) -> f64;
 
-    /// How precise the sums are.
-    fn precision(&self) -> Precision;
+    /// How the sums are added up, which says how precise they are.
+    fn rounding(&self) -> Rounding;
 }
 
 /// How far off a reading may be: `(certificate + rounding) · max_k |w_k − c|`.

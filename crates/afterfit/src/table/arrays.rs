@@ -6,9 +6,9 @@ use std::path::Path;
 use npyz::npz::{array_name_from_file_name, file_name_from_array_name};
 use npyz::{DType, NpyFile, Order, TypeChar};
 
-use super::{Column, Matrix, Source, TableError, Target, Values, malformed};
-use crate::files::FileError;
-use crate::objective::{Dense, Features};
+use super::budget::{Budget, from_io};
+use super::{Column, Matrix, Source, TableError, Target, Values, dense, malformed};
+use crate::files::{FileError, npy};
 
 /// An array in row-major order.
 struct Array {
@@ -21,11 +21,17 @@ enum Numbers {
     Double(Vec<f64>),
 }
 
-/// More bytes than any table here: a header that claims more is refused before memory is set aside.
-const MOST_BYTES: u64 = 1 << 36;
+/// As many as numpy has.
+const MOST_DIMENSIONS: usize = 64;
 
 /// Takes in an array of which at most `available` bytes can be there.
-fn array<R: Read>(path: &Path, name: &str, file: NpyFile<R>, available: u64) -> Result<Array, TableError> {
+fn array<R: Read>(
+    path: &Path,
+    name: &str,
+    file: NpyFile<R>,
+    available: u64,
+    budget: &Budget,
+) -> Result<Array, TableError> {
     let refuse = |reason: String| malformed(path, format!("{name}: {reason}"));
     let DType::Plain(kind) = file.dtype() else {
         return Err(refuse("records are not supported, only plain numbers".into()));
@@ -35,6 +41,14 @@ fn array<R: Read>(path: &Path, name: &str, file: NpyFile<R>, available: u64) -> 
     if bytes.is_none_or(|bytes| bytes > available) {
         return Err(refuse(format!("shape {:?} does not fit the {available} bytes there are", file.shape())));
     }
+    if file.shape().len() > MOST_DIMENSIONS {
+        return Err(refuse(format!("{} dimensions: at most {MOST_DIMENSIONS} are read", file.shape().len())));
+    }
+    // Twice while it becomes what it stands for: as it lies in the file, and as numbers here (twice if they change places).
+    let count = bytes.unwrap_or(0) / size.max(1);
+    let wide = if size == 1 || (size == 4 && kind.type_char() == TypeChar::Float) { 4 } else { 8 };
+    let copies = if file.order() == Order::Fortran { 2 } else { 1 };
+    budget.require(bytes.unwrap_or(0).saturating_add(count.saturating_mul(wide * copies)))?;
     let shape: Vec<usize> = file.shape().iter().map(|&length| length as usize).collect();
     let column_major = file.order() == Order::Fortran && shape.len() > 1;
     macro_rules! take {
@@ -46,7 +60,7 @@ fn array<R: Read>(path: &Path, name: &str, file: NpyFile<R>, available: u64) -> 
     let numbers = match (kind.type_char(), size) {
         (TypeChar::Float, 4) => take!(f32, Single, f32),
         (TypeChar::Float, 8) => take!(f64, Double, f64),
-        (TypeChar::Int, 1) => take!(i8, Double, f64),
+        (TypeChar::Int, 1) => take!(i8, Single, f32),
         (TypeChar::Int, 2) => take!(i16, Double, f64),
         (TypeChar::Int, 4) => take!(i32, Double, f64),
         (TypeChar::Int, 8) => take!(i64, Double, f64),
@@ -98,14 +112,14 @@ impl Array {
                 format!("the features have shape {:?}: two dimensions are needed", self.shape),
             ));
         }
-        let columns = rest.iter().product();
+        let columns = rest.iter().try_fold(1, |columns: usize, &length| columns.checked_mul(length)).unwrap_or(0);
         let image = match *rest {
             [height, width] => Some([height, width]),
             _ => None,
         };
         let matrix = match self.numbers {
-            Numbers::Single(values) => Matrix::Single(Features::Dense(Dense::new(rows, columns, values)?)),
-            Numbers::Double(values) => Matrix::Double(Features::Dense(Dense::new(rows, columns, values)?)),
+            Numbers::Single(values) => Matrix::Single(dense(path, rows, columns, values)?),
+            Numbers::Double(values) => Matrix::Double(dense(path, rows, columns, values)?),
         };
         Ok((matrix, image))
     }
@@ -127,28 +141,35 @@ impl Array {
     fn target(self, path: &Path, rows: usize) -> Result<Target, TableError> {
         let values = self.column(path, "the target", rows)?;
         if let Some(row) = values.iter().position(|value| !value.is_finite()) {
-            return Err(malformed(path, format!("the target is {} at row {row}", values[row])));
+            return Err(malformed(
+                path,
+                format!("the target is {} at row {}: every target must be finite", values[row], row + 1),
+            ));
         }
         Ok(Target::Numeric(values))
     }
 }
 
 /// The one array of a `.npy` file.
-fn whole_file(path: &Path) -> Result<Array, TableError> {
+fn whole_file(path: &Path, budget: &Budget) -> Result<Array, TableError> {
     let io = |source| FileError::Io { path: path.into(), source };
     let file = std::fs::File::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
-    let reader = std::io::BufReader::with_capacity(1 << 18, file);
-    let file = NpyFile::new(reader).map_err(|error| malformed(path, format!("not a readable npy file: {error}")))?;
-    array(path, "the array", file, length)
+    let mut reader = std::io::BufReader::with_capacity(1 << 18, file);
+    let (header, start) = npy::header(&mut reader).map_err(|reason| malformed(path, reason))?;
+    let left = length.saturating_sub(start as u64);
+    array(path, "the array", NpyFile::with_header(header, reader), left, budget)
 }
 
 /// Features from one array; the target from another file.
-pub(super) fn npy(path: &Path, target: Option<&str>) -> Result<Source, TableError> {
-    let (features, image) = whole_file(path)?.features(path)?;
+pub(super) fn npy(path: &Path, target: Option<&str>, budget: &Budget) -> Result<Source, TableError> {
+    let (features, image) = whole_file(path, budget)?.features(path)?;
     let target = match target {
         None => None,
-        Some(name) => Some(whole_file(Path::new(name))?.target(Path::new(name), features.shape()[0])?),
+        Some(name) => {
+            let path = Path::new(name);
+            Some(whole_file(path, &budget.again(path)?)?.target(path, features.shape()[0])?)
+        }
     };
     Ok(Source::Arrays { features, target, image })
 }
@@ -158,16 +179,17 @@ struct Archive<'a> {
     path: &'a Path,
     zip: zip::ZipArchive<std::io::BufReader<std::fs::File>>,
     names: Vec<String>,
+    budget: &'a Budget,
 }
 
 impl<'a> Archive<'a> {
-    fn open(path: &'a Path) -> Result<Self, TableError> {
+    fn open(path: &'a Path, budget: &'a Budget) -> Result<Self, TableError> {
         let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
         let zip =
             zip::ZipArchive::new(std::io::BufReader::new(file)).map_err(|error| Self::unreadable(path, &error))?;
         let names = zip.file_names().flatten().filter_map(|name| array_name_from_file_name(&name).map(str::to_owned));
         let names = names.collect();
-        Ok(Self { path, zip, names })
+        Ok(Self { path, zip, names, budget })
     }
 
     fn unreadable(path: &Path, error: &zip::result::ZipError) -> TableError {
@@ -177,7 +199,7 @@ impl<'a> Archive<'a> {
     fn require(&self, name: &str) -> Result<(), TableError> {
         match self.names.iter().any(|known| known == name) {
             true => Ok(()),
-            false => Err(TableError::UnknownColumn { name: name.into(), known: self.names.join(", ") }),
+            false => Err(TableError::unknown_column(name, self.names.iter())),
         }
     }
 
@@ -185,29 +207,29 @@ impl<'a> Archive<'a> {
         let path = self.path;
         let entry = self.zip.by_name(&file_name_from_array_name(name));
         let mut entry = entry.map_err(|error| Self::unreadable(path, &error))?;
-        let unreadable = |error: std::io::Error| malformed(path, format!("array {name}: {error}"));
-        let header = npyz::NpyHeader::from_reader(&mut entry).map_err(unreadable)?;
+        let (header, _) =
+            npy::header(&mut entry).map_err(|reason| malformed(path, format!("array {name}: {reason}")))?;
         // Unpacked into memory first, and no further than the header claims: a packed array could go on for ever.
         let claimed = header.shape().iter().try_fold(16_u64, |bytes, &length| bytes.checked_mul(length));
-        let claimed = claimed.unwrap_or(MOST_BYTES).min(MOST_BYTES);
         let mut bytes = Vec::new();
-        entry.take(claimed).read_to_end(&mut bytes).map_err(unreadable)?;
+        let read = self.budget.counting(entry).take(claimed.unwrap_or(u64::MAX)).read_to_end(&mut bytes);
+        read.map_err(|error| from_io(path, &format!("array {name}: "), error))?;
         let length = bytes.len() as u64;
-        array(path, &format!("array {name}"), NpyFile::with_header(header, bytes.as_slice()), length)
+        array(path, &format!("array {name}"), NpyFile::with_header(header, bytes.as_slice()), length, self.budget)
     }
 }
 
 /// The array of this name of a `.npz` file: a number for each of its rows.
-pub(super) fn column(path: &Path, name: &str, rows: usize) -> Result<Column, TableError> {
-    let mut archive = Archive::open(path)?;
+pub(super) fn column(path: &Path, name: &str, rows: usize, budget: &Budget) -> Result<Column, TableError> {
+    let mut archive = Archive::open(path, budget)?;
     archive.require(name)?;
     let values = archive.take(name)?.column(path, &format!("array {name}"), rows)?;
     Ok(Column { name: name.to_owned(), values: Values::Numeric(values) })
 }
 
 /// Features from the array `x`, `X`, `features` or `data` (or the only one left), the target from the array named.
-pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, TableError> {
-    let mut archive = Archive::open(path)?;
+pub(super) fn npz(path: &Path, target: Option<&str>, budget: &Budget) -> Result<Source, TableError> {
+    let mut archive = Archive::open(path, budget)?;
     let names = &archive.names;
     let wanted = ["y", "Y", "target", "labels", "label", "y_train"];
     let label = match target {
@@ -221,7 +243,12 @@ pub(super) fn npz(path: &Path, target: Option<&str>) -> Result<Source, TableErro
             [only] => Some(only),
             _ => None,
         });
-    let unclear = || malformed(path, format!("none of its arrays is clearly the features: {}", names.join(", ")));
+    let unclear = || {
+        malformed(
+            path,
+            format!("none of its arrays is clearly the features: {}", crate::files::text::shown(&names.join(", "))),
+        )
+    };
     let features = (*features.ok_or_else(unclear)?).clone();
     let (matrix, image) = archive.take(&features)?.features(path)?;
     let target = label.map(|name| archive.take(&name)?.target(path, matrix.shape()[0])).transpose()?;

@@ -1,48 +1,113 @@
 //! Files a piece at a time: whole records of CSV, libsvm and Parquet, in an amount of memory that does not grow.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::reader::RowIter;
-use parquet::record::{Field, Row};
 use rayon::prelude::*;
 
-use super::frame::{as_number, as_text, counts_nanoseconds, is_missing, number};
-use super::{Column, Format, Frame, TableError, Values, malformed, open, require_content};
-use crate::files::FileError;
+use super::budget::{Budget, from_io};
+use super::frame::{is_missing, number};
+use super::parquet::{Cells, Parquet};
+use super::records::Scan;
+use super::{Format, TableError, Values, malformed, open, require_content, show};
 
 /// Bytes of text read at a time.
 const TEXT: usize = 1 << 20;
-/// A record longer than this is a quote that was never closed.
-const LONGEST: usize = 1 << 28;
-/// Rows of Parquet read at a time.
-const ROWS: usize = 4096;
+/// Chunks in memory at once, however many threads there are.
+const MOST_CHUNKS: usize = 8;
+/// What a column costs for being there: its name, and what is known of it.
+const COLUMN: u64 = 400;
 
 /// Some whole records of a file.
 pub(super) enum Chunk {
     /// Lines of CSV or libsvm, and the number of the first.
     Text(Vec<u8>, u64),
-    /// Rows of Parquet.
-    Rows(Vec<Vec<Field>>),
+    /// Rows of Parquet, by columns.
+    Columns(Vec<Cells>),
+}
+
+/// One value of a table.
+#[derive(Clone, Copy)]
+pub(super) enum Cell<'a> {
+    Missing,
+    Number(f64, Option<&'a str>),
+    Text(&'a str),
+    Shared(&'a Arc<str>),
+}
+
+impl<'a> Cell<'a> {
+    /// The number; NaN where it is missing, `None` where it is a text.
+    pub(super) fn number(self) -> Option<f64> {
+        match self {
+            Self::Missing => Some(f64::NAN),
+            Self::Number(value, _) => Some(value),
+            Self::Text(_) | Self::Shared(_) => None,
+        }
+    }
+
+    /// The text; `None` where it is missing.
+    pub(super) fn text(self) -> Option<Cow<'a, str>> {
+        match self {
+            Self::Missing => None,
+            Self::Number(_, Some(text)) | Self::Text(text) => Some(Cow::Borrowed(text)),
+            Self::Number(value, None) => Some(Cow::Owned(value.to_string())),
+            Self::Shared(text) => Some(Cow::Borrowed(text)),
+        }
+    }
+}
+
+/// What a column is read as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum As {
+    Numbers,
+    Texts,
+}
+
+/// Texts, each kept once.
+#[derive(Default)]
+pub(super) struct Texts(HashSet<Arc<str>>);
+
+impl Texts {
+    /// The text as it is kept; and whether it is a new one.
+    pub(super) fn keep(&mut self, text: &str) -> (Arc<str>, bool) {
+        if let Some(known) = self.0.get(text) {
+            return (known.clone(), false);
+        }
+        let new: Arc<str> = text.into();
+        self.0.insert(new.clone());
+        (new, true)
+    }
 }
 
 impl Chunk {
-    /// Hands over every value of the columns in use: the column's number, the value as a number (NaN where it is missing,
-    /// `None` where it is a text) and as a text (`None` where it is missing).
+    /// Hands over every value of the columns in use, with the column's number: row by row, or column by column.
     pub(super) fn each_value(
         &self,
         path: &Path,
         used: &[bool],
-        mut take: impl FnMut(usize, Option<f64>, &dyn Fn() -> Option<String>) -> Result<(), TableError>,
+        mut take: impl FnMut(usize, Cell<'_>) -> Result<(), TableError>,
     ) -> Result<(), TableError> {
         let (bytes, first) = match self {
             Self::Text(bytes, first) => (bytes, first),
-            Self::Rows(rows) => {
-                let fields = rows.iter().flat_map(|row| row.iter().enumerate());
-                return fields
-                    .filter(|(column, _)| used[*column])
-                    .try_for_each(|(column, field)| take(column, as_number(field), &|| as_text(field)));
+            Self::Columns(columns) => {
+                for (column, cells) in columns.iter().enumerate().filter(|(column, _)| used.get(*column) == Some(&true))
+                {
+                    match cells {
+                        Cells::Unused => {}
+                        Cells::Numbers(numbers) => numbers.iter().try_for_each(|&value| match value.is_nan() {
+                            true => take(column, Cell::Missing),
+                            false => take(column, Cell::Number(value, None)),
+                        })?,
+                        Cells::Texts(texts) => texts.iter().try_for_each(|text| match text {
+                            None => take(column, Cell::Missing),
+                            Some(text) => take(column, Cell::Shared(text)),
+                        })?,
+                    }
+                }
+                return Ok(());
             }
         };
         let mut reader = csv_records(bytes);
@@ -58,30 +123,40 @@ impl Chunk {
                 let text = std::str::from_utf8(field)
                     .map_err(|_| malformed(path, format!("line {} is not UTF-8 text", line())))?
                     .trim();
-                match is_missing(text) {
-                    true => take(column, Some(f64::NAN), &|| None)?,
-                    false => take(column, number(text), &|| Some(text.to_owned()))?,
+                match (is_missing(text), number(text)) {
+                    (true, _) => take(column, Cell::Missing)?,
+                    (_, Some(value)) => take(column, Cell::Number(value, Some(text)))?,
+                    (_, None) => take(column, Cell::Text(text))?,
                 }
             }
         }
         Ok(())
     }
 
-    /// The columns that `layout` names, by their place in the file, as what they are there.
-    pub(super) fn frame(&self, path: &Path, layout: &[Option<Column>]) -> Result<Frame, TableError> {
+    /// The values of the columns that `layout` asks for, in order.
+    pub(super) fn values(
+        &self,
+        path: &Path,
+        names: &[String],
+        layout: &[Option<As>],
+    ) -> Result<Vec<Values>, TableError> {
         let used: Vec<bool> = layout.iter().map(Option::is_some).collect();
-        let mut columns = layout.to_vec();
-        self.each_value(path, &used, |column, value, text| {
-            match &mut columns[column] {
-                None => {}
-                Some(Column { values: Values::Text(texts), .. }) => texts.push(text()),
-                Some(Column { values: Values::Numeric(numbers), name }) => match value {
+        let mut columns: Vec<Option<Values>> = layout.iter().map(|kind| kind.map(Values::none)).collect();
+        let mut known = Texts::default();
+        self.each_value(path, &used, |column, cell| {
+            match (&mut columns[column], cell) {
+                (None, _) => {}
+                (Some(Values::Text(texts)), Cell::Shared(text)) => texts.push(Some(text.clone())),
+                (Some(Values::Text(texts)), cell) => texts.push(cell.text().map(|text| known.keep(&text).0)),
+                (Some(Values::Numeric(numbers)), cell) => match cell.number() {
                     Some(value) => numbers.push(value),
                     None => {
-                        let text = text().unwrap_or_default();
                         return Err(TableError::Unusable {
                             what: format!(
-                                "column \"{name}\" held numbers when the model was fitted, but holds \"{text}\" here"
+                                "{}: column {} held numbers when the model was fitted, but holds {} here",
+                                path.display(),
+                                show(&names[column]),
+                                show(&cell.text().unwrap_or_default())
                             ),
                         });
                     }
@@ -89,7 +164,7 @@ impl Chunk {
             }
             Ok(())
         })?;
-        Ok(Frame { columns: columns.into_iter().flatten().collect() })
+        Ok(columns.into_iter().flatten().collect())
     }
 }
 
@@ -104,36 +179,35 @@ pub(super) struct Chunks {
 enum Records {
     Text {
         reader: Box<dyn Read + Send>,
+        /// What was read and not handed over yet, and how much of it is whole records.
         rest: Vec<u8>,
+        whole: usize,
         line: u64,
-        quotes: bool,
+        /// Where line ends may be within quotes.
+        quotes: Option<Scan>,
         ended: bool,
     },
-    /// And which columns count nanoseconds, which the reader takes for bare numbers.
-    Parquet(RowIter<'static>, Vec<bool>),
+    Parquet(Box<Parquet>),
 }
 
 impl Chunks {
-    /// Opens a file and reads its header.
-    pub(super) fn open(path: &Path, format: Format) -> Result<Self, TableError> {
+    /// Opens a file and reads its header. Of Parquet, only the columns that are wanted are unpacked.
+    pub(super) fn open(
+        path: &Path,
+        format: Format,
+        budget: &Budget,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Self, TableError> {
         require_content(path)?;
         let (names, records) = match format {
             Format::Csv | Format::Libsvm => {
-                let (reader, quotes) = (open(path)?, format == Format::Csv);
-                (Vec::new(), Records::Text { reader, rest: Vec::new(), line: 1, quotes, ended: false })
+                let quotes = (format == Format::Csv).then(Scan::new);
+                let (reader, rest) = (open(path, budget)?, Vec::new());
+                (Vec::new(), Records::Text { reader, rest, whole: 0, line: 1, quotes, ended: false })
             }
             Format::Parquet => {
-                let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
-                let reader = SerializedFileReader::new(file).map_err(|error| unreadable(path, &error))?;
-                let fields = reader.metadata().file_metadata().schema().get_fields().to_vec();
-                if let Some(nested) = fields.iter().find(|field| field.is_group()) {
-                    let reason =
-                        format!("column \"{}\" holds lists or records: only flat columns can be read", nested.name());
-                    return Err(malformed(path, reason));
-                }
-                let names = fields.iter().map(|field| field.name().to_owned()).collect();
-                let nanoseconds = fields.iter().map(|field| counts_nanoseconds(field)).collect();
-                (names, Records::Parquet(RowIter::from_file_into(Box::new(reader)), nanoseconds))
+                let (names, parquet) = Parquet::open(path, budget, wanted)?;
+                (names, Records::Parquet(Box::new(parquet)))
             }
             Format::Npy | Format::Npz | Format::Idx => {
                 return Err(TableError::NotStreamed { path: path.into() });
@@ -141,20 +215,24 @@ impl Chunks {
         };
         let mut chunks = Self { path: path.into(), names, records };
         if format == Format::Csv {
-            chunks.read_header()?;
+            chunks.read_header(budget)?;
         }
-        for (position, name) in chunks.names.iter().enumerate() {
-            if chunks.names[..position].contains(name) {
-                return Err(malformed(path, format!("two columns are named \"{name}\"")));
-            }
+        budget.hold(COLUMN.saturating_mul(chunks.names.len() as u64))?;
+        let mut known = HashSet::new();
+        match chunks.names.iter().find(|name| !known.insert(name.as_str())) {
+            Some(name) => Err(malformed(path, format!("two columns are named {}", show(name)))),
+            None => Ok(chunks),
         }
-        Ok(chunks)
     }
 
-    fn read_header(&mut self) -> Result<(), TableError> {
+    fn read_header(&mut self, budget: &Budget) -> Result<(), TableError> {
         let Some(Chunk::Text(mut bytes, _)) = self.next()? else {
             return Err(malformed(&self.path, "the file is empty"));
         };
+        // Before each column gets a name of its own.
+        let first = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
+        let separators = bytes[..first].iter().filter(|&&byte| byte == b',').count();
+        budget.require(COLUMN.saturating_mul(separators as u64))?;
         let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(&bytes[..]);
         let names = reader.headers().map_err(|error| malformed(&self.path, error.to_string()))?;
         self.names = names.iter().map(str::to_owned).collect();
@@ -167,7 +245,8 @@ impl Chunks {
         let after = reader.position().clone();
         // What follows the header goes back in front of the rest.
         bytes.drain(..after.byte() as usize);
-        if let Records::Text { rest, line, .. } = &mut self.records {
+        if let Records::Text { rest, whole, line, .. } = &mut self.records {
+            *whole = bytes.len();
             bytes.append(rest);
             (*rest, *line) = (bytes, after.line());
         }
@@ -177,34 +256,30 @@ impl Chunks {
     /// The next chunk; `None` after the last.
     fn next(&mut self) -> Result<Option<Chunk>, TableError> {
         match &mut self.records {
-            Records::Parquet(rows, nanoseconds) => {
-                let moment = |((_, field), nanoseconds): ((String, Field), &bool)| match field {
-                    Field::Long(at) if *nanoseconds => Field::TimestampMicros(at.div_euclid(1000)),
-                    field => field,
-                };
-                let fields = |row: Row| row.into_columns().into_iter().zip(&*nanoseconds).map(moment).collect();
-                let chunk: Result<Vec<Vec<Field>>, _> = rows.take(ROWS).map(|row| row.map(fields)).collect();
-                let chunk = chunk.map_err(|error| unreadable(&self.path, &error))?;
-                Ok((!chunk.is_empty()).then_some(Chunk::Rows(chunk)))
-            }
-            Records::Text { reader, rest, line, quotes, ended } => {
+            Records::Parquet(parquet) => Ok(parquet.next()?.map(Chunk::Columns)),
+            Records::Text { reader, rest, whole, line, quotes, ended } => {
                 let mut bytes = std::mem::take(rest);
-                let mut whole = 0;
-                while !*ended && whole == 0 {
-                    if bytes.len() > LONGEST {
-                        let reason = format!(
-                            "line {line}: a record of more than {LONGEST} bytes, as if a quote there were never closed"
-                        );
-                        return Err(malformed(&self.path, reason));
-                    }
+                let mut ready = std::mem::take(whole);
+                while !*ended && ready == 0 {
+                    let before = bytes.len();
                     let read = reader.take(TEXT as u64).read_to_end(&mut bytes);
-                    *ended = read.map_err(|error| malformed(&self.path, error.to_string()))? < TEXT;
-                    whole = whole_records(&bytes, *quotes);
+                    *ended = read.map_err(|error| from_io(&self.path, "", error))? < TEXT;
+                    let end = match quotes {
+                        None => bytes[before..].iter().rposition(|&byte| byte == b'\n').map(|at| at + 1),
+                        Some(scan) => {
+                            let end = scan.feed(&bytes[before..]).map_err(|reason| malformed(&self.path, reason))?;
+                            if *ended {
+                                scan.finish().map_err(|reason| malformed(&self.path, reason))?;
+                            }
+                            end
+                        }
+                    };
+                    ready = end.map_or(0, |end| before + end);
                 }
                 if *ended {
-                    whole = bytes.len();
+                    ready = bytes.len();
                 }
-                *rest = bytes.split_off(whole);
+                *rest = bytes.split_off(ready);
                 let first = *line;
                 *line += bytes.iter().filter(|&&byte| byte == b'\n').count() as u64;
                 Ok((!bytes.is_empty()).then_some(Chunk::Text(bytes, first)))
@@ -219,7 +294,7 @@ impl Chunks {
         parse: impl Fn(Chunk) -> Result<B, TableError> + Sync,
         mut take: impl FnMut(Result<B, TableError>) -> Result<(), E> + Send,
     ) -> Result<(), E> {
-        let many = rayon::current_num_threads();
+        let many = rayon::current_num_threads().min(MOST_CHUNKS);
         let mut read = || -> Result<Vec<Chunk>, TableError> {
             let mut chunks = Vec::new();
             while chunks.len() < many
@@ -242,30 +317,6 @@ impl Chunks {
             (waiting, parsed) = (next?, ready);
         }
         Ok(())
-    }
-}
-
-fn unreadable(path: &Path, error: &parquet::errors::ParquetError) -> TableError {
-    malformed(path, format!("not a readable Parquet file: {error}"))
-}
-
-/// Where the last whole record ends; 0 if none does. Where quotes may hide line ends, the last record might be cut off and
-/// is left for the next chunk.
-fn whole_records(bytes: &[u8], quotes: bool) -> usize {
-    let line = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-    if !quotes || (line > 0 && !bytes.contains(&b'"')) {
-        return line;
-    }
-    let mut reader = csv_records(bytes);
-    let mut record = csv::ByteRecord::new();
-    let mut last = 0;
-    loop {
-        let start = reader.position().byte() as usize;
-        // (Bytes in memory cannot fail to be read, and records of any length are taken.)
-        if !reader.read_byte_record(&mut record).unwrap_or(false) {
-            return last;
-        }
-        last = start;
     }
 }
 

@@ -1,13 +1,13 @@
 //! Named columns from CSV and Parquet.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
-use parquet::basic::{LogicalType, TimeUnit};
-use parquet::record::Field;
-use parquet::schema::types::Type;
-
-use super::chunks::Chunks;
-use super::{Format, TableError, date, malformed};
+use super::budget::Budget;
+use super::chunks::{As, Chunks, Texts};
+use super::{Format, TableError, malformed};
+use crate::files::{FileError, Stamp};
 
 /// A table of named columns.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,11 +30,18 @@ pub struct Column {
 pub enum Values {
     /// Numbers; NaN stands for a missing one.
     Numeric(Vec<f64>),
-    /// Texts; `None` is missing.
-    Text(Vec<Option<String>>),
+    /// Texts, equal ones shared; `None` is missing.
+    Text(Vec<Option<Arc<str>>>),
 }
 
 impl Values {
+    pub(super) fn none(kind: As) -> Self {
+        match kind {
+            As::Numbers => Self::Numeric(Vec::new()),
+            As::Texts => Self::Text(Vec::new()),
+        }
+    }
+
     /// How many.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -69,13 +76,15 @@ impl Frame {
 
     /// The column of this name.
     pub fn column(&self, name: &str) -> Result<&Column, TableError> {
-        self.columns.iter().find(|column| column.name == name).ok_or_else(|| {
-            let mut known: Vec<&str> = self.columns.iter().take(20).map(|column| column.name.as_str()).collect();
-            if self.columns.len() > known.len() {
-                known.push("…");
-            }
-            TableError::UnknownColumn { name: name.into(), known: known.join(", ") }
-        })
+        self.columns
+            .iter()
+            .find(|column| column.name == name)
+            .ok_or_else(|| TableError::unknown_column(name, self.columns.iter().map(|column| &column.name)))
+    }
+
+    /// The places of all columns, by name: for those who look up many.
+    pub(super) fn places(&self) -> HashMap<&str, usize> {
+        self.columns.iter().enumerate().map(|(at, column)| (column.name.as_str(), at)).collect()
     }
 }
 
@@ -90,17 +99,31 @@ pub(super) fn number(text: &str) -> Option<f64> {
 }
 
 /// Reads a CSV or Parquet file twice: once to see which columns are numbers, once to take them in. Columns named in `texts`
-/// are taken as texts, even if they look like numbers here.
-pub(super) fn read(path: &Path, format: Format, texts: &[&str]) -> Result<Frame, TableError> {
-    let chunks = Chunks::open(path, format)?;
+/// are taken as texts, even if they look like numbers here; those in `skip` are not taken in at all.
+pub(super) fn read(
+    path: &Path,
+    format: Format,
+    texts: &[&str],
+    skip: &[&str],
+    budget: &Budget,
+) -> Result<Frame, TableError> {
+    let (texts, skip): (HashSet<&str>, HashSet<&str>) =
+        (texts.iter().copied().collect(), skip.iter().copied().collect());
+    let wanted = |name: &str| !skip.contains(name);
+    let stamp = Stamp::of(path)?;
+    let chunks = Chunks::open(path, format, &budget.again(path)?, &wanted)?;
     let names = chunks.names.clone();
-    let all = vec![true; names.len()];
-    let mut numeric: Vec<bool> = names.iter().map(|name| !texts.contains(&name.as_str())).collect();
+    let places: HashSet<&str> = names.iter().map(String::as_str).collect();
+    if let Some(unknown) = skip.iter().find(|name| !places.contains(**name)) {
+        return Err(TableError::unknown_column(unknown, names.iter()));
+    }
+    let used: Vec<bool> = names.iter().map(|name| wanted(name)).collect();
+    let mut numeric: Vec<bool> = names.iter().map(|name| !texts.contains(name.as_str())).collect();
     chunks.each(
         |chunk| {
-            let mut numeric = all.clone();
-            chunk.each_value(path, &all, |column, value, _| {
-                numeric[column] &= value.is_some();
+            let mut numeric = vec![true; used.len()];
+            chunk.each_value(path, &used, |column, cell| {
+                numeric[column] &= cell.number().is_some();
                 Ok(())
             })?;
             Ok(numeric)
@@ -110,70 +133,57 @@ pub(super) fn read(path: &Path, format: Format, texts: &[&str]) -> Result<Frame,
             Ok(())
         },
     )?;
-    let empty = names.into_iter().zip(numeric).map(|(name, numeric)| {
-        let values = if numeric { Values::Numeric(Vec::new()) } else { Values::Text(Vec::new()) };
-        Some(Column { name, values })
-    });
-    let layout: Vec<Option<Column>> = empty.collect();
-    let mut columns: Vec<Column> = layout.iter().flatten().cloned().collect();
-    Chunks::open(path, format)?.each(
-        |chunk| chunk.frame(path, &layout),
-        |frame| -> Result<(), TableError> {
-            for (column, more) in columns.iter_mut().zip(frame?.columns) {
-                match (&mut column.values, more.values) {
-                    (Values::Numeric(values), Values::Numeric(more)) => values.extend(more),
-                    (Values::Text(values), Values::Text(more)) => values.extend(more),
+    let kind = |numeric: bool| if numeric { As::Numbers } else { As::Texts };
+    let layout: Vec<Option<As>> =
+        numeric.iter().zip(&used).map(|(numeric, used)| used.then(|| kind(*numeric))).collect();
+    let mut columns: Vec<Values> = layout.iter().flatten().map(|kind| Values::none(*kind)).collect();
+    let chunks = Chunks::open(path, format, budget, &wanted)?;
+    if chunks.names != names {
+        return Err(FileError::Changed { path: path.into(), reason: "it was replaced while it was read".into() }.into());
+    }
+    let mut known = Texts::default();
+    chunks.each(
+        |chunk| chunk.values(path, &names, &layout),
+        |more| -> Result<(), TableError> {
+            for (values, more) in columns.iter_mut().zip(more?) {
+                match (values, more) {
+                    (Values::Numeric(values), Values::Numeric(more)) => {
+                        // (Twice: as a column, and in the table made of it.)
+                        budget.hold(16 * more.len() as u64)?;
+                        values.extend(more);
+                    }
+                    (Values::Text(values), Values::Text(more)) => {
+                        budget.hold(16 * more.len() as u64)?;
+                        for text in more {
+                            let Some(text) = text else {
+                                values.push(None);
+                                continue;
+                            };
+                            let (text, new) = known.keep(&text);
+                            if new {
+                                budget.hold(80 + text.len() as u64)?;
+                            }
+                            values.push(Some(text));
+                        }
+                    }
                     _ => {}
                 }
             }
             Ok(())
         },
     )?;
-    let frame = Frame { columns };
+    stamp.require(Stamp::of(path)?, path)?;
+    let named = names.into_iter().zip(&used).filter(|(_, used)| **used).map(|(name, _)| name);
+    let columns = named.zip(columns).map(|(name, mut values)| {
+        match &mut values {
+            Values::Numeric(values) => values.shrink_to_fit(),
+            Values::Text(values) => values.shrink_to_fit(),
+        }
+        Column { name, values }
+    });
+    let frame = Frame { columns: columns.collect() };
     match frame.rows() {
         0 => Err(malformed(path, "there are no data rows")),
         _ => Ok(frame),
-    }
-}
-
-pub(super) fn counts_nanoseconds(field: &Type) -> bool {
-    match field.get_basic_info().logical_type_ref() {
-        Some(LogicalType::Timestamp(kind)) => kind.unit == TimeUnit::NANOS,
-        _ => false,
-    }
-}
-
-/// A number, NaN for a missing one, or `None` when the field is not a number at all.
-pub(super) fn as_number(field: &Field) -> Option<f64> {
-    let value = match field {
-        Field::Null => f64::NAN,
-        Field::Bool(value) => f64::from(u8::from(*value)),
-        Field::Byte(value) => f64::from(*value),
-        Field::Short(value) => f64::from(*value),
-        Field::Int(value) => f64::from(*value),
-        Field::Long(value) => *value as f64,
-        Field::UByte(value) => f64::from(*value),
-        Field::UShort(value) => f64::from(*value),
-        Field::UInt(value) => f64::from(*value),
-        Field::ULong(value) => *value as f64,
-        Field::Float16(value) => value.to_f64(),
-        Field::Float(value) => f64::from(*value),
-        Field::Double(value) => *value,
-        Field::Decimal(_) => field.to_string().parse().ok()?,
-        _ => return None,
-    };
-    // An infinity is refused later, with its row and column; a NaN is a missing value.
-    Some(value)
-}
-
-pub(super) fn as_text(field: &Field) -> Option<String> {
-    match field {
-        Field::Null => None,
-        Field::Str(text) => (!is_missing(text)).then(|| text.clone()),
-        // In ISO form, as a CSV file has them. (parquet's own texts are not, and panic on dates beyond its calendar.)
-        Field::Date(days) => Some(date::iso_date(*days)),
-        Field::TimestampMillis(at) => Some(date::iso(at.saturating_mul(1000))),
-        Field::TimestampMicros(at) => Some(date::iso(*at)),
-        other => Some(other.to_string()),
     }
 }

@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{Matrix, Source, TableError, Target, malformed, open};
-use crate::objective::{Dense, Features};
+use super::budget::{Budget, from_io};
+use super::{Matrix, Source, TableError, Target, dense, malformed, open};
 
 struct Array {
     shape: Vec<usize>,
@@ -15,9 +15,12 @@ struct Array {
 /// More numbers than fit any table here: a header that claims more is refused before memory is set aside.
 const MOST_NUMBERS: usize = 1 << 34;
 
-fn array(path: &Path) -> Result<Array, TableError> {
-    let mut reader = open(path)?;
-    let io = |error: std::io::Error| malformed(path, format!("cut short or unreadable: {error}"));
+fn array(path: &Path, budget: &Budget) -> Result<Array, TableError> {
+    let mut reader = open(path, budget)?;
+    let io = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => malformed(path, "it ends within its header"),
+        _ => from_io(path, "", error),
+    };
     let mut magic = [0; 4];
     reader.read_exact(&mut magic).map_err(io)?;
     let [0, 0, kind, dimensions] = magic else {
@@ -48,6 +51,8 @@ fn array(path: &Path) -> Result<Array, TableError> {
             format!("shape {shape:?} needs {} bytes of data, found {}", count as u64 * size, bytes.len()),
         ));
     }
+    // (The numbers made of them are added to the bytes.)
+    budget.require(bytes.len() as u64 + 8 * count as u64 / if size == 1 { 2 } else { 1 })?;
     Ok(Array { shape, kind, bytes })
 }
 
@@ -71,10 +76,11 @@ impl Array {
 }
 
 /// Features from an image file, labels from the file named by `target`, or from the one that MNIST's names pair with it.
-pub(super) fn read(path: &Path, target: Option<&str>) -> Result<Source, TableError> {
-    let images = array(path)?;
+pub(super) fn read(path: &Path, target: Option<&str>, budget: &Budget) -> Result<Source, TableError> {
+    let images = array(path, budget)?;
     let rows = images.shape[0];
-    let columns = images.shape[1..].iter().product::<usize>();
+    let columns =
+        images.shape[1..].iter().try_fold(1, |columns: usize, &length| columns.checked_mul(length)).unwrap_or(0);
     let image = match images.shape[..] {
         [_, height, width] => Some([height, width]),
         _ => None,
@@ -82,9 +88,12 @@ pub(super) fn read(path: &Path, target: Option<&str>) -> Result<Source, TableErr
     let features = if images.kind == 0x08 {
         // The common case, without an f64 copy four times its size.
         let values = images.bytes.iter().map(|&byte| f32::from(byte) / 255.0).collect();
-        Matrix::Single(Features::Dense(Dense::new(rows, columns, values)?))
+        Matrix::Single(dense(path, rows, columns, values)?)
+    } else if images.kind == 0x09 {
+        let values = images.bytes.iter().map(|&byte| f32::from(byte as i8)).collect();
+        Matrix::Single(dense(path, rows, columns, values)?)
     } else {
-        Matrix::Double(Features::Dense(Dense::new(rows, columns, images.numbers(false))?))
+        Matrix::Double(dense(path, rows, columns, images.numbers(false))?)
     };
     let labels = match target {
         Some(target) => Some(PathBuf::from(target)),
@@ -93,12 +102,19 @@ pub(super) fn read(path: &Path, target: Option<&str>) -> Result<Source, TableErr
     let target = match labels {
         None => None,
         Some(labels) => {
-            let array = array(&labels)?;
+            let array = array(&labels, &budget.again(&labels)?)?;
             if array.shape != [rows] {
                 let reason = format!("shape {:?}, but {rows} labels are needed for {}", array.shape, path.display());
                 return Err(malformed(&labels, reason));
             }
-            Some(Target::Numeric(array.numbers(false)))
+            let numbers = array.numbers(false);
+            if let Some(row) = numbers.iter().position(|value| !value.is_finite()) {
+                return Err(malformed(
+                    &labels,
+                    format!("label {} is {}: every label must be a number", row + 1, numbers[row]),
+                ));
+            }
+            Some(Target::Numeric(numbers))
         }
     };
     Ok(Source::Arrays { features, target, image })

@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use super::{Matrix, Source, TableError, Target, malformed, open};
+use super::budget::{Budget, from_io};
+use super::{Matrix, Source, TableError, Target, malformed, open, show};
 use crate::objective::{Csr, DataError, Features};
 
 /// More features than a model of them fits in memory.
@@ -27,13 +28,18 @@ impl Parsed {
 }
 
 /// Takes in lines, the first of which has the number `number`.
-pub(super) fn parse(path: &Path, mut lines: impl BufRead, mut number: u64) -> Result<Parsed, TableError> {
+pub(super) fn parse(
+    path: &Path,
+    mut lines: impl BufRead,
+    mut number: u64,
+    budget: Option<&Budget>,
+) -> Result<Parsed, TableError> {
     let Parsed { mut labels, mut columns, mut starts, mut indices, mut values } = Parsed::default();
     starts.push(0);
     let mut line = String::new();
     loop {
         line.clear();
-        let read = lines.read_line(&mut line).map_err(|error| malformed(path, format!("line {number}: {error}")))?;
+        let read = lines.read_line(&mut line).map_err(|error| from_io(path, &format!("line {number}: "), error))?;
         if read == 0 {
             break;
         }
@@ -43,7 +49,7 @@ pub(super) fn parse(path: &Path, mut lines: impl BufRead, mut number: u64) -> Re
             number += 1;
             continue;
         };
-        let refuse = |what: &str, text: &str| malformed(path, format!("line {number}: {what} \"{text}\""));
+        let refuse = |what: &str, text: &str| malformed(path, format!("line {number}: {what} {}", show(text)));
         labels.push(finite(label).ok_or_else(|| refuse("the label is not a number:", label))?);
         let row_start = indices.len();
         for field in fields.filter(|field| !field.starts_with("qid:")) {
@@ -64,13 +70,17 @@ pub(super) fn parse(path: &Path, mut lines: impl BufRead, mut number: u64) -> Re
             values.push(value);
         }
         starts.push(values.len());
+        if let Some(budget) = budget {
+            // (A label and an end a row; a place and a value for each pair.)
+            budget.hold(16 + 12 * (values.len() - row_start) as u64)?;
+        }
         number += 1;
     }
     Ok(Parsed { labels, columns, starts, indices, values })
 }
 
-pub(super) fn read(path: &Path) -> Result<Source, TableError> {
-    let mut parsed = parse(path, BufReader::new(open(path)?), 1)?;
+pub(super) fn read(path: &Path, budget: &Budget) -> Result<Source, TableError> {
+    let mut parsed = parse(path, BufReader::new(open(path, budget)?), 1, Some(budget))?;
     if parsed.labels.is_empty() {
         return Err(malformed(path, "there are no data rows"));
     }

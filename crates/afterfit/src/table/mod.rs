@@ -4,14 +4,22 @@
 //! can read other tables the same way. Arrays are taken as they are.
 
 mod arrays;
+mod budget;
 mod chunks;
 mod date;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod idx;
 mod libsvm;
+mod pages;
+mod parquet;
 mod pipeline;
 mod recipe;
+mod records;
 mod stream;
+mod suspect;
+mod thrift;
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -19,13 +27,16 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+pub use budget::Bytes;
 pub use frame::{Column, Frame, Values};
 pub use pipeline::{Alike, Columns, Table, TableOptions, means_without, refill};
 pub use recipe::{ColumnRecipe, Missing, Recipe, Unseen};
 pub use stream::{Block, Stream};
 
 use crate::files::FileError;
-use crate::objective::{DataError, Features};
+use crate::files::text::shown;
+use crate::objective::{DataError, Dense, Element, Features};
+use budget::Budget;
 
 /// A table that cannot be read or used.
 #[derive(Debug, Error)]
@@ -41,7 +52,7 @@ pub enum TableError {
         path: PathBuf,
     },
     /// A column that is not there.
-    #[error("no column named \"{name}\"; there are: {known}")]
+    #[error("no column named {}; there are: {known}", show(name))]
     UnknownColumn {
         /// What was asked for.
         name: String,
@@ -49,7 +60,7 @@ pub enum TableError {
         known: String,
     },
     /// Missing values that were not allowed.
-    #[error("column \"{column}\" has {count} missing value(s), the first at data row {row}")]
+    #[error("column {} has {count} missing value(s), the first at data row {row}", show(column))]
     MissingValues {
         /// The column.
         column: String,
@@ -59,23 +70,70 @@ pub enum TableError {
         row: usize,
     },
     /// A column without a single value.
-    #[error("column \"{column}\" has no values at all")]
+    #[error("column {} has no values at all", show(column))]
     AllMissing {
         /// The column.
         column: String,
     },
     /// Too many different texts for one-hot columns.
-    #[error("column \"{column}\" holds {count} different texts: at most {limit} become columns of their own")]
+    #[error(
+        "column {} holds {count} different texts, like {}: at most {limit} become columns of their own",
+        show(column),
+        show(text)
+    )]
     TooManyCategories {
         /// The column.
         column: String,
+        /// One of them.
+        text: String,
         /// How many.
         count: usize,
         /// The limit.
         limit: usize,
     },
+    /// Numbers written as only people read them.
+    #[error(
+        "column {} holds {kind} (\"{text}\", for one), which are not read as numbers: each of its {count} texts would become a column or a class of its own",
+        show(column)
+    )]
+    Written {
+        /// The column.
+        column: String,
+        /// One of them.
+        text: String,
+        /// What they are.
+        kind: &'static str,
+        /// How many different ones.
+        count: usize,
+    },
+    /// More classes than a model of each makes sense for.
+    #[error("{} has {count} different values, like {}: at most {limit} can be classes", column.as_ref().map_or("the target".into(), |name| format!("the target {}", show(name))), show(text))]
+    TooManyClasses {
+        /// The target's name.
+        column: Option<String>,
+        /// One of them.
+        text: String,
+        /// How many.
+        count: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A file that asks for more than its size allows for.
+    #[error("{path}: {what} {found}, more than the {limit} allowed for a file of {file}")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        file: Bytes,
+        /// What it asks for.
+        what: &'static str,
+        /// How much of it, as far as it was read.
+        found: Bytes,
+        /// How much is allowed.
+        limit: Bytes,
+    },
     /// An infinity.
-    #[error("column \"{column}\" holds {value} at data row {row}: every number must be finite")]
+    #[error("column {} holds {value} at data row {row}: every number must be finite", show(column))]
     NotFinite {
         /// The column.
         column: String,
@@ -85,7 +143,7 @@ pub enum TableError {
         row: usize,
     },
     /// Numbers with a few texts among them.
-    #[error("column \"{column}\" holds numbers, but for {count} text(s) like \"{text}\"")]
+    #[error("column {} holds numbers, but for {count} text(s) like {}", show(column), show(text))]
     MostlyNumbers {
         /// The column.
         column: String,
@@ -95,7 +153,7 @@ pub enum TableError {
         count: usize,
     },
     /// Dates in no form that says which number is the month.
-    #[error("column \"{column}\" holds dates, but not all in ISO form (2024-05-31): \"{text}\"")]
+    #[error("column {} holds dates, but not all in ISO form (2024-05-31): {}", show(column), show(text))]
     OtherDates {
         /// The column.
         column: String,
@@ -103,7 +161,7 @@ pub enum TableError {
         text: String,
     },
     /// A weight that no row can have.
-    #[error("column \"{column}\" holds {value} at data row {row}: a weight is a finite number, at least 0")]
+    #[error("column {} holds {value} at data row {row}: a weight is a finite number, at least 0", show(column))]
     Weight {
         /// The column.
         column: String,
@@ -113,7 +171,7 @@ pub enum TableError {
         row: usize,
     },
     /// A row without a weight or a group.
-    #[error("column \"{column}\" is missing at data row {row}: every row needs a {what}")]
+    #[error("column {} is missing at data row {row}: every row needs a {what}", show(column))]
     Without {
         /// The column.
         column: String,
@@ -123,7 +181,7 @@ pub enum TableError {
         row: usize,
     },
     /// One column for two purposes.
-    #[error("column \"{name}\" cannot be both {first} and {second}")]
+    #[error("column {} cannot be both {first} and {second}", show(name))]
     TwoRoles {
         /// Its name.
         name: String,
@@ -139,7 +197,7 @@ pub enum TableError {
         columns: Vec<String>,
     },
     /// The target among the columns to leave out.
-    #[error("column \"{name}\" cannot be left out: it is the target")]
+    #[error("column {} cannot be left out: it is the target", show(name))]
     TargetDropped {
         /// Its name.
         name: String,
@@ -177,6 +235,20 @@ pub enum TableError {
     /// Numbers that no objective takes.
     #[error(transparent)]
     Data(#[from] DataError),
+}
+
+impl TableError {
+    fn unknown_column<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Self {
+        let mut known = known.map(|name| shown(name).to_string());
+        let mut some: Vec<String> = known.by_ref().take(20).collect();
+        some.extend(known.next().map(|_| "…".into()));
+        Self::UnknownColumn { name: name.into(), known: some.join(", ") }
+    }
+}
+
+/// A text from a file, in quotes.
+fn show(text: &str) -> String {
+    format!("\"{}\"", shown(text))
 }
 
 /// A file format.
@@ -260,6 +332,13 @@ pub enum Target {
     Numeric(Vec<f64>),
     /// Texts.
     Text(Vec<String>),
+    /// Several numbers for each row, row by row.
+    Several {
+        /// All of them.
+        values: Vec<f64>,
+        /// How many a row has, at least 1.
+        columns: usize,
+    },
 }
 
 impl Target {
@@ -269,6 +348,7 @@ impl Target {
         match self {
             Self::Numeric(values) => values.len(),
             Self::Text(values) => values.len(),
+            Self::Several { values, columns } => values.len() / columns,
         }
     }
 
@@ -290,12 +370,14 @@ impl Target {
                 (levels.iter().map(f64::to_string).collect(), labels)
             }
             Self::Text(values) => {
-                let mut levels = values.clone();
+                let mut levels: Vec<&String> = values.iter().collect();
                 levels.sort();
                 levels.dedup();
-                let labels = values.iter().map(|v| levels.partition_point(|level| level < v) as u32).collect();
-                (levels, labels)
+                let labels = values.iter().map(|v| levels.partition_point(|level| *level < v) as u32).collect();
+                (levels.into_iter().cloned().collect(), labels)
             }
+            // (Whoever asks has refused them.)
+            Self::Several { .. } => (Vec::new(), Vec::new()),
         }
     }
 
@@ -304,6 +386,7 @@ impl Target {
     pub fn looks_like_classes(&self) -> bool {
         match self {
             Self::Text(_) => true,
+            Self::Several { .. } => false,
             Self::Numeric(values) => {
                 let mut levels: Vec<f64> = Vec::new();
                 values.iter().all(|&v| {
@@ -334,15 +417,28 @@ pub enum Source {
 }
 
 /// Reads `path`. `target` names the target's column, array or file where the format needs that (IDX labels are found by
-/// name); without it, only features are read. `texts` names the columns that are texts even if they look like numbers.
+/// name); without it, only features are read. `texts` names the columns that are texts even if they look like numbers. Memory
+/// stays in proportion to the file: SECURITY.md says how.
 pub fn read(path: &Path, format: Format, target: Option<&str>, texts: &[&str]) -> Result<Source, TableError> {
+    read_within(path, format, target, texts, &[], &Budget::of(path, None)?)
+}
+
+/// The same without the columns in `skip`, within a budget.
+fn read_within(
+    path: &Path,
+    format: Format,
+    target: Option<&str>,
+    texts: &[&str],
+    skip: &[&str],
+    budget: &Budget,
+) -> Result<Source, TableError> {
     require_content(path)?;
     match format {
-        Format::Csv | Format::Parquet => frame::read(path, format, texts).map(Source::Frame),
-        Format::Npy => arrays::npy(path, target),
-        Format::Npz => arrays::npz(path, target),
-        Format::Libsvm => libsvm::read(path),
-        Format::Idx => idx::read(path, target),
+        Format::Csv | Format::Parquet => frame::read(path, format, texts, skip, budget).map(Source::Frame),
+        Format::Npy => arrays::npy(path, target, budget),
+        Format::Npz => arrays::npz(path, target, budget),
+        Format::Libsvm => libsvm::read(path, budget),
+        Format::Idx => idx::read(path, target, budget),
     }
 }
 
@@ -359,14 +455,20 @@ fn malformed(path: &Path, reason: impl Into<String>) -> TableError {
     FileError::malformed(path, reason).into()
 }
 
-/// Opens a file, unpacking it when its name ends in `.gz`.
-fn open(path: &Path) -> Result<Box<dyn Read + Send>, TableError> {
-    let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
+/// A matrix of a file's numbers.
+fn dense<T: Element>(path: &Path, rows: usize, columns: usize, values: Vec<T>) -> Result<Features<T>, TableError> {
+    let dense = Dense::new(rows, columns, values);
+    dense.map(Features::Dense).map_err(|error| malformed(path, format!("as features: {error}")))
+}
+
+/// Opens a file, unpacking it when its name ends in `.gz`; every byte that comes of it counts.
+fn open(path: &Path, budget: &Budget) -> Result<Box<dyn Read + Send>, TableError> {
+    let file = std::fs::File::open(path).map_err(FileError::io(path))?;
     let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
     let buffered = BufReader::with_capacity(1 << 18, file);
     Ok(if packed {
-        Box::new(BufReader::with_capacity(1 << 18, flate2::bufread::MultiGzDecoder::new(buffered)))
+        Box::new(BufReader::with_capacity(1 << 18, budget.counting(flate2::bufread::MultiGzDecoder::new(buffered))))
     } else {
-        Box::new(buffered)
+        Box::new(budget.counting(buffered))
     })
 }

@@ -5,7 +5,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Format, Frame, Matrix, Missing, Recipe, Source, TableError, Target, Unseen, Values, arrays, read};
+use super::budget::Budget;
+use super::{
+    Column, Format, Frame, Matrix, Missing, Recipe, Source, TableError, Target, Unseen, Values, arrays, read_within,
+    show, suspect,
+};
 use crate::objective::{Element, Features};
 
 /// How a table is to be read.
@@ -23,6 +27,8 @@ pub struct TableOptions {
     pub weights: Option<String>,
     /// The column (npz: array) that says which rows belong together; no feature.
     pub group: Option<String>,
+    /// Bytes of memory that reading may take; `None` is in proportion to the file, as SECURITY.md says.
+    pub max_memory: Option<u64>,
 }
 
 impl TableOptions {
@@ -74,6 +80,8 @@ pub struct Table {
     pub groups: Option<Vec<u32>>,
     /// Row and feature, rising, of every number that was missing and is a mean of all rows now: see [`refill`].
     pub filled: Vec<(usize, usize)>,
+    /// What should be said of columns that may not be what they look like.
+    pub notes: Vec<String>,
 }
 
 /// Another table, read the way the first was.
@@ -105,6 +113,7 @@ impl Table {
             weights_column: None,
             groups: None,
             filled: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -112,7 +121,12 @@ impl Table {
     pub fn read(path: &Path, options: &TableOptions) -> Result<Self, TableError> {
         let left_out = options.left_out()?;
         let format = options.format.map_or_else(|| Format::of(path), Ok)?;
-        match read(path, format, options.target.as_deref(), &[])? {
+        let budget = Budget::of(path, options.max_memory)?;
+        let dropped: Vec<&str> = match format {
+            Format::Csv | Format::Parquet => options.drop.iter().map(String::as_str).collect(),
+            _ => Vec::new(),
+        };
+        match read_within(path, format, options.target.as_deref(), &[], &dropped, &budget)? {
             Source::Arrays { features, target, image } => {
                 if !options.drop.is_empty() {
                     return Err(TableError::NoColumns { what: "columns to leave out" });
@@ -123,7 +137,7 @@ impl Table {
                 let rows: Vec<usize> = (0..features.shape()[0]).collect();
                 let extra = |name: &Option<String>, what| match name {
                     None => Ok(None),
-                    Some(name) if format == Format::Npz => arrays::column(path, name, rows.len()).map(Some),
+                    Some(name) if format == Format::Npz => arrays::column(path, name, rows.len(), &budget).map(Some),
                     Some(_) => Err(TableError::NoColumns { what }),
                 };
                 let weights = extra(&options.weights, "column of weights")?;
@@ -137,23 +151,31 @@ impl Table {
                     ..Self::of(features, target)
                 })
             }
-            Source::Frame(frame) => Self::of_frame(&frame, options, &left_out),
+            Source::Frame(frame) => Self::of_frame(&frame, options, left_out, &budget),
         }
     }
 
-    fn of_frame(frame: &Frame, options: &TableOptions, left_out: &[&str]) -> Result<Self, TableError> {
+    fn of_frame<'a>(
+        frame: &'a Frame,
+        options: &'a TableOptions,
+        mut left_out: Vec<&'a str>,
+        budget: &Budget,
+    ) -> Result<Self, TableError> {
         let known = || frame.columns.iter().take(20).map(|column| column.name.clone()).collect();
         let name = options.target.clone().ok_or_else(|| TableError::NoTarget { columns: known() })?;
         let column = frame.column(&name)?;
-        for dropped in &options.drop {
-            frame.column(dropped)?;
-        }
         let extra = |name: &Option<String>| name.as_ref().map(|name| frame.column(name)).transpose();
         let (weights, groups) = (extra(&options.weights)?, extra(&options.group)?);
-        let recipe = Recipe::learn(frame, left_out, options.missing.unwrap_or(Missing::Error))?;
+        let used = |column: &&Column| !left_out.contains(&column.name.as_str());
+        let index = frame.columns.iter().find(|column| suspect::is_index(column)).filter(used);
+        let mut notes: Vec<String> = index.iter().map(|column| suspect::index_remark(&column.name)).collect();
+        left_out.extend(index.map(|column| column.name.as_str()));
+        let recipe = Recipe::learn(frame, &left_out, options.missing.unwrap_or(Missing::Error))?;
         let rows = recipe.usable_rows(frame, Some(column))?;
         let target = Target::of_column(column, &rows)?;
+        budget.features(rows.len(), recipe.width())?;
         let (dense, _) = recipe.apply(frame, &rows)?;
+        notes.extend(recipe.remarks(rows.len()));
         Ok(Self {
             left_out: missing_rows(frame, &rows),
             weights: weights.map(|column| weights_of(column, &rows)).transpose()?,
@@ -161,6 +183,7 @@ impl Table {
             groups: groups.map(|column| groups_of(column, &rows)).transpose()?,
             filled: recipe.filled(frame, &rows),
             columns: Columns { target: Some(name), recipe: Some(recipe) },
+            notes,
             ..Self::of(Matrix::Double(Features::Dense(dense)), target)
         })
     }
@@ -171,25 +194,33 @@ impl Table {
         self.columns.recipe.as_ref().map(Recipe::feature_names)
     }
 
-    /// Reads another table with the same target, to compare with, and its weights where both have that column.
-    pub fn read_alike(&self, path: &Path, format: Option<Format>, target: Option<&str>) -> Result<Alike, TableError> {
+    /// Reads another table with the same target, to compare with, and its weights where both have that column. `max_memory` is
+    /// as in [`TableOptions`].
+    pub fn read_alike(
+        &self,
+        path: &Path,
+        format: Option<Format>,
+        target: Option<&str>,
+        max_memory: Option<u64>,
+    ) -> Result<Alike, TableError> {
         let text = matches!(self.target, Target::Text(_));
         let text_target = self.columns.target.as_deref().filter(|_| text);
-        self.columns.read_weighted(path, format, target, text_target, self.weights_column.as_deref())
+        self.columns.read_weighted(path, format, target, text_target, self.weights_column.as_deref(), max_memory)
     }
 }
 
 impl Columns {
     /// Reads another table the way the first was read. `target` names the array or file of targets where the format needs
-    /// that; `text_target` the target's column if it holds texts.
+    /// that; `text_target` the target's column if it holds texts; `max_memory` is as in [`TableOptions`].
     pub fn read(
         &self,
         path: &Path,
         format: Option<Format>,
         target: Option<&str>,
         text_target: Option<&str>,
+        max_memory: Option<u64>,
     ) -> Result<Alike, TableError> {
-        self.read_weighted(path, format, target, text_target, None)
+        self.read_weighted(path, format, target, text_target, None, max_memory)
     }
 
     fn read_weighted(
@@ -199,15 +230,19 @@ impl Columns {
         target: Option<&str>,
         text_target: Option<&str>,
         weights: Option<&str>,
+        max_memory: Option<u64>,
     ) -> Result<Alike, TableError> {
         let mut texts = self.recipe.as_ref().map(Recipe::categorical).unwrap_or_default();
         texts.extend(text_target);
-        match (source(path, format, target, &texts)?, &self.recipe) {
+        let format = format.map_or_else(|| Format::of(path), Ok)?;
+        let budget = Budget::of(path, max_memory)?;
+        match (read_within(path, format, target, &texts, &[], &budget)?, &self.recipe) {
             (Source::Arrays { features, target, .. }, None) => {
                 let rows: Vec<usize> = (0..features.shape()[0]).collect();
-                let npz = format.map_or_else(|| Format::of(path), Ok)? == Format::Npz;
+                let npz = format == Format::Npz;
                 // (An archive without that array has no weights.)
-                let column = weights.filter(|_| npz).and_then(|name| arrays::column(path, name, rows.len()).ok());
+                let column =
+                    weights.filter(|_| npz).and_then(|name| arrays::column(path, name, rows.len(), &budget).ok());
                 let weights = column.map(|column| weights_of(&column, &rows)).transpose()?;
                 Ok(Alike { features, target, left_out: Vec::new(), unseen: Vec::new(), weights })
             }
@@ -216,6 +251,7 @@ impl Columns {
             (Source::Frame(frame), Some(recipe)) => {
                 let column = self.target.as_ref().and_then(|name| frame.column(name).ok());
                 let rows = recipe.usable_rows(&frame, None)?;
+                budget.features(rows.len(), recipe.width())?;
                 let (dense, unseen) = recipe.apply(&frame, &rows)?;
                 let target = column.map(|column| Target::of_column(column, &rows)).transpose()?;
                 let left_out = missing_rows(&frame, &rows);
@@ -225,10 +261,6 @@ impl Columns {
             }
         }
     }
-}
-
-fn source(path: &Path, format: Option<Format>, target: Option<&str>, texts: &[&str]) -> Result<Source, TableError> {
-    read(path, format.map_or_else(|| Format::of(path), Ok)?, target, texts)
 }
 
 fn missing_rows(frame: &Frame, rows: &[usize]) -> Vec<usize> {
@@ -247,12 +279,12 @@ fn weights_of(column: &Column, rows: &[usize]) -> Result<Vec<f64>, TableError> {
         Values::Text(texts) => {
             let text = texts[row].as_deref().unwrap_or_default();
             let number = text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0);
-            number.ok_or_else(|| TableError::Weight { column: name(), value: format!("\"{text}\""), row: row + 1 })
+            number.ok_or_else(|| TableError::Weight { column: name(), value: show(text), row: row + 1 })
         }
     };
     let weights: Vec<f64> = rows.iter().map(weight).collect::<Result<_, _>>()?;
     if weights.iter().all(|&weight| weight == 0.0) {
-        let what = format!("every weight in column \"{}\" is 0: at least one must be above 0", column.name);
+        let what = format!("every weight in column {} is 0: at least one must be above 0", show(&column.name));
         return Err(TableError::Unusable { what });
     }
     Ok(weights)
@@ -263,7 +295,7 @@ fn groups_of(column: &Column, rows: &[usize]) -> Result<Vec<u32>, TableError> {
     let group = |&row: &usize| {
         let name = match &column.values {
             Values::Numeric(values) if !values[row].is_nan() => values[row].to_string(),
-            Values::Text(texts) if texts[row].is_some() => texts[row].clone().unwrap_or_default(),
+            Values::Text(texts) if texts[row].is_some() => texts[row].as_deref().unwrap_or_default().to_owned(),
             _ => {
                 return Err(TableError::Without { column: column.name.clone(), what: "group", row: row + 1 });
             }

@@ -1,11 +1,13 @@
 //! How named columns become numbers: remembered with a model, applied to every later table.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::frame::{Column, Frame, Values};
-use super::{TableError, Target, date};
+use super::{TableError, Target, date, show, suspect};
 use crate::objective::Dense;
 
 /// What to do about missing values.
@@ -108,6 +110,11 @@ impl ColumnRecipe {
         }
     }
 
+    /// Its column in a table, whose columns are at these places.
+    fn of<'a>(&self, frame: &'a Frame, places: &HashMap<&str, usize>) -> Result<&'a Column, TableError> {
+        places.get(self.name()).map_or_else(|| frame.column(self.name()), |&at| Ok(&frame.columns[at]))
+    }
+
     /// What a missing value becomes, if the column is one number.
     fn mean(&self) -> Option<f64> {
         match self {
@@ -136,10 +143,11 @@ impl ColumnRecipe {
     /// The column's values as numbers, NaN for a missing one.
     fn numbers<'a>(&self, column: &'a Column) -> Result<Cow<'a, [f64]>, TableError> {
         let (read, what) = self.reading();
-        let refuse = |text: &dyn std::fmt::Display| TableError::Unusable {
+        let refuse = |text: &str| TableError::Unusable {
             what: format!(
-                "column \"{}\" held {what} when the model was fitted, but holds \"{text}\" here",
-                self.name()
+                "column {} held {what} when the model was fitted, but holds {} here",
+                show(self.name()),
+                show(text)
             ),
         };
         match &column.values {
@@ -151,12 +159,12 @@ impl ColumnRecipe {
                     _ => true,
                 };
                 match numbers.iter().find(|value| !value.is_nan() && !fits(**value)) {
-                    Some(odd) => Err(refuse(odd)),
+                    Some(odd) => Err(refuse(&odd.to_string())),
                     None => Ok(Cow::Borrowed(numbers)),
                 }
             }
             Values::Text(texts) => {
-                let number = |text: &Option<String>| match text {
+                let number = |text: &Option<Arc<str>>| match text {
                     None => Ok(f64::NAN),
                     Some(text) => read(text).ok_or_else(|| refuse(text)),
                 };
@@ -169,7 +177,8 @@ impl ColumnRecipe {
 impl Recipe {
     /// Learns a recipe from the columns of `frame` other than `left_out`.
     pub fn learn(frame: &Frame, left_out: &[&str], missing: Missing) -> Result<Self, TableError> {
-        let used = frame.columns.iter().filter(|column| !left_out.contains(&column.name.as_str()));
+        let left_out: HashSet<&str> = left_out.iter().copied().collect();
+        let used = frame.columns.iter().filter(|column| !left_out.contains(column.name.as_str()));
         let columns: Result<Vec<ColumnRecipe>, TableError> = used.map(|column| learn_column(column, missing)).collect();
         let columns = columns?;
         if columns.is_empty() {
@@ -183,6 +192,22 @@ impl Recipe {
     pub fn categorical(&self) -> Vec<&str> {
         let texts = self.columns.iter().filter(|column| matches!(column, ColumnRecipe::Categorical { .. }));
         texts.map(ColumnRecipe::name).collect()
+    }
+
+    /// How many features there are.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.columns.iter().map(ColumnRecipe::width).sum()
+    }
+
+    /// What should be said of columns that may not be what they look like, in a table of so many rows.
+    #[must_use]
+    pub fn remarks(&self, rows: usize) -> Vec<String> {
+        let remark = |column: &ColumnRecipe| match column {
+            ColumnRecipe::Categorical { name, values } => suspect::remark(name, values, rows),
+            _ => None,
+        };
+        self.columns.iter().filter_map(remark).collect()
     }
 
     /// The names of the features, `column=text` for one-hot ones.
@@ -199,6 +224,7 @@ impl Recipe {
 
     /// Other means, by feature, for what is missing: those of the rows a model was trained on.
     pub fn set_means(&mut self, means: &[(usize, f64)]) {
+        let means: BTreeMap<usize, f64> = means.iter().copied().collect();
         let mut at = 0;
         for column in &mut self.columns {
             match column {
@@ -206,7 +232,7 @@ impl Recipe {
                 ColumnRecipe::Number { mean, .. }
                 | ColumnRecipe::Boolean { mean, .. }
                 | ColumnRecipe::Date { mean, .. } => {
-                    if let Some((_, found)) = means.iter().find(|(feature, _)| *feature == at) {
+                    if let Some(found) = means.get(&at) {
                         *mean = *found;
                     }
                     at += 1;
@@ -218,9 +244,10 @@ impl Recipe {
     /// The rows that can be used: all of them, or those without a missing value when such rows are dropped. `also` is a
     /// further column (the target) that must be there.
     pub fn usable_rows(&self, frame: &Frame, also: Option<&Column>) -> Result<Vec<usize>, TableError> {
-        let names: Result<Vec<&Column>, TableError> =
-            self.columns.iter().map(|column| frame.column(column.name())).collect();
-        let columns: Vec<&Column> = names?.into_iter().chain(also).collect();
+        let places = frame.places();
+        let columns: Result<Vec<&Column>, TableError> =
+            self.columns.iter().map(|column| column.of(frame, &places)).collect();
+        let columns: Vec<&Column> = columns?.into_iter().chain(also).collect();
         let whole = |&row: &usize| self.missing != Missing::Drop || !columns.iter().any(|c| c.values.is_missing(row));
         let rows: Vec<usize> = (0..frame.rows()).filter(whole).collect();
         if rows.is_empty() {
@@ -231,28 +258,40 @@ impl Recipe {
 
     /// The features of the given rows, and what texts were met that the recipe does not know.
     pub fn apply(&self, frame: &Frame, rows: &[usize]) -> Result<(Dense<f64>, Vec<Unseen>), TableError> {
-        let width = self.feature_names().len();
-        let mut values = vec![0.0; rows.len() * width];
+        let width = self.width();
+        let places = frame.places();
+        let (all, last) = (frame.rows(), rows.iter().copied().max().unwrap_or(0));
+        if last >= all || width == 0 {
+            let what = format!("row {} of {all}, in {width} features: there is no such row or no feature", last + 1);
+            return Err(TableError::Unusable { what });
+        }
+        let count = rows.len().checked_mul(width).filter(|count| *count <= isize::MAX as usize / 8);
+        let count = count.ok_or_else(|| TableError::Unusable {
+            what: format!("{} rows of {width} features are more than any memory holds", rows.len()),
+        })?;
+        let mut values = vec![0.0; count];
         let (mut at, mut all_unseen) = (0, Vec::new());
         for recipe in &self.columns {
-            let column = frame.column(recipe.name())?;
+            let column = recipe.of(frame, &places)?;
             match (recipe, recipe.mean()) {
                 (ColumnRecipe::Categorical { name, values: known }, _) => {
                     let given = &column.values;
                     let mut unseen = Unseen { column: name.clone(), example: String::new(), count: 0 };
                     for (out, &row) in values.chunks_exact_mut(width).zip(rows) {
                         let text = match given {
-                            Values::Text(texts) => texts[row].clone(),
-                            Values::Numeric(numbers) => (!numbers[row].is_nan()).then(|| numbers[row].to_string()),
+                            Values::Text(texts) => texts[row].as_deref().map(Cow::Borrowed),
+                            Values::Numeric(numbers) => {
+                                (!numbers[row].is_nan()).then(|| Cow::Owned(numbers[row].to_string()))
+                            }
                         };
                         match text {
                             None if self.missing == Missing::Mean => {}
                             None => return Err(missing_values(column)),
-                            Some(text) => match known.binary_search(&text) {
+                            Some(text) => match known.binary_search_by(|known| known.as_str().cmp(&text)) {
                                 Ok(place) => out[at + place] = 1.0,
                                 Err(_) => {
                                     unseen.count += 1;
-                                    unseen.example = text;
+                                    unseen.example = text.into_owned();
                                 }
                             },
                         }
@@ -283,9 +322,10 @@ impl Recipe {
         if self.missing != Missing::Mean {
             return Vec::new();
         }
+        let known = frame.places();
         let (mut places, mut at) = (Vec::new(), 0);
         for recipe in &self.columns {
-            if let (Some(_), Ok(column)) = (recipe.mean(), frame.column(recipe.name())) {
+            if let (Some(_), Ok(column)) = (recipe.mean(), recipe.of(frame, &known)) {
                 let missing = rows.iter().enumerate().filter(|(_, row)| column.values.is_missing(**row));
                 places.extend(missing.map(|(place, _)| (place, at)));
             }
@@ -305,7 +345,7 @@ pub(super) fn truth(text: &str) -> Option<f64> {
 }
 
 /// Whether the texts are the two words of one pair, and both are there.
-pub(super) fn are_truths(texts: &[Option<String>]) -> bool {
+pub(super) fn are_truths(texts: &[Option<Arc<str>>]) -> bool {
     let has = |word: &str| texts.iter().flatten().any(|text| text.eq_ignore_ascii_case(word));
     let only = |yes: &str, no: &str| {
         texts.iter().flatten().all(|text| text.eq_ignore_ascii_case(yes) || text.eq_ignore_ascii_case(no))
@@ -351,41 +391,48 @@ fn learn_column(column: &Column, missing: Missing) -> Result<ColumnRecipe, Table
                 return Ok(ColumnRecipe::Date { name, mean: mean_of(days) });
             }
             refuse_other_dates(&name, texts)?;
-            let mut values: Vec<String> = texts.iter().flatten().cloned().collect();
-            values.sort();
-            values.dedup();
-            if values.len() > MOST_CATEGORIES {
-                return Err(TableError::TooManyCategories {
-                    column: name,
-                    count: values.len(),
-                    limit: MOST_CATEGORIES,
-                });
-            }
-            Ok(ColumnRecipe::Categorical { name, values })
+            let values: BTreeSet<&Arc<str>> = texts.iter().flatten().collect::<HashSet<_>>().into_iter().collect();
+            categories(name, values.into_iter().map(|text| text.to_string()).collect())
         }
     }
 }
 
+/// A column for each of these texts, sorted, if they can be categories at all.
+pub(super) fn categories(name: String, values: Vec<String>) -> Result<ColumnRecipe, TableError> {
+    suspect::refuse_written(&name, &values)?;
+    match values.first() {
+        Some(text) if values.len() > MOST_CATEGORIES => Err(TableError::TooManyCategories {
+            text: text.clone(),
+            column: name,
+            count: values.len(),
+            limit: MOST_CATEGORIES,
+        }),
+        _ => Ok(ColumnRecipe::Categorical { name, values }),
+    }
+}
+
 /// A typo in a column of numbers must not turn every number into a category of its own.
-fn refuse_mostly_numbers(name: &str, texts: &[Option<String>]) -> Result<(), TableError> {
-    let odd: Vec<&String> = texts.iter().flatten().filter(|text| text.parse::<f64>().is_err()).collect();
+fn refuse_mostly_numbers(name: &str, texts: &[Option<Arc<str>>]) -> Result<(), TableError> {
+    let odd: Vec<&Arc<str>> = texts.iter().flatten().filter(|text| text.parse::<f64>().is_err()).collect();
     match odd[..] {
         [first, ..] if 10 * odd.len() <= texts.iter().flatten().count() => {
-            Err(TableError::MostlyNumbers { column: name.into(), text: first.clone(), count: odd.len() })
+            Err(TableError::MostlyNumbers { column: name.into(), text: first.to_string(), count: odd.len() })
         }
         _ => Ok(()),
     }
 }
 
 /// A date that is not written as such would become a category of its own for every day, one that no later table has.
-pub(super) fn refuse_other_dates(name: &str, texts: &[Option<String>]) -> Result<(), TableError> {
+pub(super) fn refuse_other_dates(name: &str, texts: &[Option<Arc<str>>]) -> Result<(), TableError> {
     let (mut dates, mut all) = (0, 0);
     for text in texts.iter().flatten() {
         dates += usize::from(date::looks_like_one(text));
         all += 1;
     }
     match texts.iter().flatten().find(|text| date::days(text).is_none()) {
-        Some(odd) if 10 * dates >= 9 * all => Err(TableError::OtherDates { column: name.into(), text: odd.clone() }),
+        Some(odd) if 10 * dates >= 9 * all => {
+            Err(TableError::OtherDates { column: name.into(), text: odd.to_string() })
+        }
         _ => Ok(()),
     }
 }
@@ -407,10 +454,16 @@ impl Target {
         }
         if let Values::Text(texts) = &column.values {
             refuse_mostly_numbers(&column.name, texts)?;
+            let levels: BTreeSet<&Arc<str>> = texts.iter().flatten().collect::<HashSet<_>>().into_iter().collect();
+            let levels: Vec<&Arc<str>> = levels.into_iter().collect();
+            suspect::refuse_dates(&column.name, &levels)?;
+            suspect::refuse_written(&column.name, &levels)?;
         }
         Ok(match &column.values {
             Values::Numeric(numbers) => Self::Numeric(rows.iter().map(|&row| numbers[row]).collect()),
-            Values::Text(texts) => Self::Text(rows.iter().filter_map(|&row| texts[row].clone()).collect()),
+            Values::Text(texts) => {
+                Self::Text(rows.iter().filter_map(|&row| texts[row].as_ref().map(ToString::to_string)).collect())
+            }
         })
     }
 }

@@ -1,15 +1,17 @@
 //! Tables that need not fit in memory: surveyed once, then read a block of rows at a time, as often as wanted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use super::chunks::{Chunk, Chunks};
-use super::date;
-use super::recipe::{MOST_CATEGORIES, are_truths, refuse_other_dates, truth};
+use super::budget::Budget;
+use super::chunks::{As, Cell, Chunk, Chunks};
+use super::recipe::{MOST_CATEGORIES, are_truths, categories, refuse_other_dates, truth};
 use super::{
     Column, ColumnRecipe, Columns, Format, Frame, Missing, Recipe, TableError, TableOptions, Target, Unseen, Values,
     libsvm, malformed,
 };
+use super::{date, suspect};
+use crate::files::Stamp;
 use crate::objective::{DataError, Dense, Features};
 
 /// A table read a block of rows at a time.
@@ -17,6 +19,10 @@ use crate::objective::{DataError, Dense, Features};
 pub struct Stream {
     path: PathBuf,
     format: Format,
+    budget: Option<u64>,
+    stamp: Stamp,
+    /// What should be said of columns that may not be what they look like.
+    pub notes: Vec<String>,
     /// How columns become features and a target.
     pub columns: Columns,
     /// Rows of the file, those with missing values included.
@@ -68,11 +74,19 @@ struct Seen {
     dates: usize,
     days: f64,
     truths: f64,
+    /// The first value, and whether every other is one more than that before it.
+    first: f64,
+    uneven: bool,
 }
 
 impl Seen {
-    /// `text` is only asked for while there is room for further levels.
-    fn take(&mut self, value: Option<f64>, text: &dyn Fn() -> Option<String>, room: bool) {
+    /// Texts are kept while there is room for further levels.
+    fn take(&mut self, cell: Cell<'_>, room: bool) {
+        let value = cell.number();
+        if self.rows == 0 {
+            self.first = value.unwrap_or(f64::NAN);
+        }
+        self.uneven |= value != Some(self.first + self.rows as f64);
         match value {
             Some(value) if value.is_nan() => self.take_missing(),
             Some(value) => {
@@ -82,24 +96,26 @@ impl Seen {
                 self.numbers += 1;
                 self.sum += value;
             }
-            None => match text() {
-                None => self.take_missing(),
-                Some(text) => {
-                    self.texts += 1;
-                    if let Some(days) = date::days(&text) {
-                        self.dates += 1;
-                        self.days += days;
-                    }
-                    self.truths += truth(&text).unwrap_or(0.0);
-                    if text.parse::<f64>().is_err() {
-                        self.odd += 1;
-                        self.example = text;
-                    }
+            None => {
+                let text = cell.text().unwrap_or_default();
+                self.texts += 1;
+                if let Some(days) = date::days(&text) {
+                    self.dates += 1;
+                    self.days += days;
                 }
-            },
+                self.truths += truth(&text).unwrap_or(0.0);
+                self.odd += 1;
+                if self.odd == 1 {
+                    self.example = crate::files::text::shown(&text).to_string();
+                }
+            }
         }
-        if room && self.levels.len() <= MOST_CATEGORIES {
-            self.levels.extend(text());
+        if room
+            && self.levels.len() <= MOST_CATEGORIES
+            && let Some(text) = cell.text()
+            && !self.levels.contains(text.as_ref())
+        {
+            self.levels.insert(text.into_owned());
         }
         self.rows += 1;
     }
@@ -115,6 +131,10 @@ impl Seen {
         self.infinite = self.infinite.or(next.infinite.map(|(row, value)| (self.rows + row, value)));
         if self.odd == 0 {
             self.example = next.example;
+        }
+        match self.rows {
+            0 => (self.first, self.uneven) = (next.first, next.uneven),
+            rows => self.uneven |= next.uneven || (next.rows > 0 && next.first != self.first + rows as f64),
         }
         self.rows += next.rows;
         self.numbers += next.numbers;
@@ -149,7 +169,8 @@ impl Seen {
             return Ok(ColumnRecipe::Number { name: column, mean: self.sum / self.numbers as f64 });
         }
         self.refuse_mostly_numbers(name)?;
-        let levels: Vec<Option<String>> = self.levels.iter().cloned().map(Some).collect();
+        let levels: Vec<Option<std::sync::Arc<str>>> =
+            self.levels.iter().map(|text| Some(text.as_str().into())).collect();
         if self.numbers == 0 && are_truths(&levels) {
             return Ok(ColumnRecipe::Boolean { name: column, mean: self.truths / self.texts as f64 });
         }
@@ -157,11 +178,7 @@ impl Seen {
             return Ok(ColumnRecipe::Date { name: column, mean: self.days / self.dates as f64 });
         }
         refuse_other_dates(name, &levels)?;
-        if self.levels.len() > MOST_CATEGORIES {
-            let (count, limit) = (self.levels.len(), MOST_CATEGORIES);
-            return Err(TableError::TooManyCategories { column, count, limit });
-        }
-        Ok(ColumnRecipe::Categorical { name: column, values: self.levels.into_iter().collect() })
+        categories(column, self.levels.into_iter().collect())
     }
 
     fn refuse_infinite(&self, name: &str) -> Result<(), TableError> {
@@ -198,7 +215,8 @@ impl Stream {
         }
         let (mut rows, mut width, mut sum) = (0, 0, 0.0);
         let mut levels: Vec<f64> = Vec::new();
-        Chunks::open(path, Format::Libsvm)?.each(
+        let stamp = Stamp::of(path)?;
+        Chunks::open(path, Format::Libsvm, &Budget::of(path, options.max_memory)?, &|_| true)?.each(
             |chunk| parse_libsvm(path, chunk),
             |parsed| -> Result<(), TableError> {
                 let parsed = parsed?;
@@ -220,6 +238,9 @@ impl Stream {
         Ok(Self {
             path: path.into(),
             format: Format::Libsvm,
+            budget: options.max_memory,
+            stamp,
+            notes: Vec::new(),
             columns: Columns::default(),
             rows,
             width,
@@ -231,19 +252,22 @@ impl Stream {
     }
 
     fn survey_columns(path: &Path, format: Format, options: &TableOptions) -> Result<Self, TableError> {
-        let chunks = Chunks::open(path, format)?;
+        let stamp = Stamp::of(path)?;
+        let dropped: HashSet<&str> = options.drop.iter().map(String::as_str).collect();
+        let wanted = |name: &str| !dropped.contains(name);
+        let chunks = Chunks::open(path, format, &Budget::of(path, options.max_memory)?, &wanted)?;
         let names = chunks.names.clone();
         let some = || names.iter().take(20).cloned().collect::<Vec<_>>();
         let target = options.target.clone().ok_or_else(|| TableError::NoTarget { columns: some() })?;
         for wanted in options.drop.iter().chain([&target]) {
             if !names.contains(wanted) {
-                return Err(TableError::UnknownColumn { name: wanted.clone(), known: some().join(", ") });
+                return Err(TableError::unknown_column(wanted, names.iter()));
             }
         }
         if options.drop.contains(&target) {
             return Err(TableError::TargetDropped { name: target });
         }
-        let used: Vec<bool> = names.iter().map(|name| !options.drop.contains(name)).collect();
+        let used: Vec<bool> = names.iter().map(|name| wanted(name)).collect();
         let mut seen = vec![Seen::default(); names.len()];
         // Once a column has more texts than it may have, no chunk need collect them any more.
         let room: Vec<std::sync::atomic::AtomicBool> = names.iter().map(|_| true.into()).collect();
@@ -252,8 +276,8 @@ impl Stream {
             |chunk| {
                 let mut seen = vec![Seen::default(); names.len()];
                 let room: Vec<bool> = room.iter().map(|room| room.load(relaxed)).collect();
-                chunk.each_value(path, &used, |column, value, text| {
-                    seen[column].take(value, text, room[column]);
+                chunk.each_value(path, &used, |column, cell| {
+                    seen[column].take(cell, room[column]);
                     Ok(())
                 })?;
                 Ok(seen)
@@ -268,13 +292,17 @@ impl Stream {
         )?;
         let missing = options.missing.unwrap_or(Missing::Error);
         let (mut recipes, mut levels, mut target_mean, mut rows) = (Vec::new(), None, 0.0, 0);
-        let (mut gaps, mut width) = (Vec::new(), 0);
+        let (mut gaps, mut width, mut notes) = (Vec::new(), 0, Vec::new());
         for (seen, (name, _)) in seen.into_iter().zip(names.iter().zip(&used)).filter(|(_, (_, used))| **used) {
             rows = seen.rows;
             if rows == 0 {
                 return Err(malformed(path, "there are no data rows"));
             }
             if *name != target {
+                if suspect::named_like_an_index(name) && !seen.uneven && seen.first == 0.0 {
+                    notes.push(suspect::index_remark(name));
+                    continue;
+                }
                 let has_gaps = seen.texts == 0 && seen.missing > 0 && missing == Missing::Mean;
                 gaps.extend(has_gaps.then_some(width));
                 let recipe = seen.recipe(name, missing)?;
@@ -288,7 +316,10 @@ impl Stream {
             target_mean = seen.sum / seen.numbers.max(1) as f64;
             levels = Some(if seen.texts > 0 {
                 seen.refuse_mostly_numbers(name)?;
-                Target::Text(seen.levels.into_iter().collect())
+                let levels: Vec<String> = seen.levels.into_iter().collect();
+                suspect::refuse_dates(name, &levels)?;
+                suspect::refuse_written(name, &levels)?;
+                Target::Text(levels)
             } else {
                 seen.refuse_infinite(name)?;
                 Target::Numeric(seen.levels.iter().filter_map(|level| level.parse().ok()).collect())
@@ -298,10 +329,14 @@ impl Stream {
             return Err(TableError::Unusable { what: "no feature columns are left".into() });
         }
         let recipe = Recipe { columns: recipes, missing };
+        notes.extend(recipe.remarks(rows));
         let means: Vec<f64> = recipe.columns.iter().flat_map(means_of).collect();
         Ok(Self {
             path: path.into(),
             format,
+            budget: options.max_memory,
+            stamp,
+            notes,
             rows,
             width,
             means,
@@ -318,7 +353,7 @@ impl Stream {
         match (&self.columns.recipe, format) {
             (Some(_), Format::Libsvm) => Err(TableError::NeedsColumns { path: path.into() }),
             (None, Format::Csv | Format::Parquet) => Err(TableError::NeedsArray { path: path.into() }),
-            _ => Ok(Self { path: path.into(), format, ..self.clone() }),
+            _ => Ok(Self { path: path.into(), format, stamp: Stamp::of(path)?, ..self.clone() }),
         }
     }
 
@@ -335,18 +370,34 @@ impl Stream {
         &self.levels
     }
 
+    /// Refuses a file that was written to since it was looked through.
+    fn require_unchanged(&self) -> Result<(), TableError> {
+        Ok(self.stamp.require(Stamp::of(&self.path)?, &self.path)?)
+    }
+
     /// Another pass: hands over every block, in the order of the file.
     pub fn blocks<E: From<TableError> + Send>(
         &self,
         mut take: impl FnMut(Block) -> Result<(), E> + Send,
     ) -> Result<(), E> {
-        let chunks = Chunks::open(&self.path, self.format)?;
-        let layout = self.layout(&chunks.names)?;
+        let wanted = self.wanted();
+        let budget = Budget::of(&self.path, self.budget)?;
+        let chunks = Chunks::open(&self.path, self.format, &budget, &|name| {
+            wanted.as_ref().is_none_or(|wanted| wanted.contains(name))
+        })?;
+        let names = chunks.names.clone();
+        let layout = self.layout(&names)?;
+        self.require_unchanged()?;
         let mut before = 0;
         chunks.each(
             |chunk| match &self.columns.recipe {
                 None => self.sparse_block(chunk),
-                Some(recipe) => self.dense_block(recipe, &chunk.frame(&self.path, &layout)?),
+                Some(recipe) => {
+                    let values = chunk.values(&self.path, &names, &layout)?;
+                    let used = names.iter().zip(&layout).filter(|(_, kind)| kind.is_some());
+                    let columns = used.zip(values).map(|((name, _), values)| Column { name: name.clone(), values });
+                    self.dense_block(recipe, &Frame { columns: columns.collect() })
+                }
             },
             |block| {
                 // Blocks count rows from their own first.
@@ -364,25 +415,30 @@ impl Stream {
                 before = block.span.end;
                 take(block)
             },
-        )
+        )?;
+        Ok(self.require_unchanged()?)
+    }
+
+    /// The names of the columns that blocks are made of; `None` where columns have none.
+    fn wanted(&self) -> Option<HashSet<&str>> {
+        let recipe = self.columns.recipe.as_ref()?;
+        let features = recipe.columns.iter().map(ColumnRecipe::name);
+        Some(features.chain(self.columns.target.as_deref()).collect())
     }
 
     /// What each column of a file is to this table: numbers, texts, or nothing.
-    fn layout(&self, names: &[String]) -> Result<Vec<Option<Column>>, TableError> {
+    fn layout(&self, names: &[String]) -> Result<Vec<Option<As>>, TableError> {
         let Some(recipe) = &self.columns.recipe else {
             return Ok(Vec::new());
         };
         let text_target = matches!(self.levels, Target::Text(_));
         let target = self.columns.target.iter().map(|name| (name.as_str(), text_target));
         let features = recipe.columns.iter().map(|c| (c.name(), !matches!(c, ColumnRecipe::Number { .. })));
+        let places: HashMap<&str, usize> = names.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
         let mut layout = vec![None; names.len()];
         for (name, text) in features.chain(target) {
-            let Some(at) = names.iter().position(|known| known == name) else {
-                let known = names.iter().take(20).cloned().collect::<Vec<_>>().join(", ");
-                return Err(TableError::UnknownColumn { name: name.into(), known });
-            };
-            let values = if text { Values::Text(Vec::new()) } else { Values::Numeric(Vec::new()) };
-            layout[at] = Some(Column { name: name.to_owned(), values });
+            let at = places.get(name).ok_or_else(|| TableError::unknown_column(name, names.iter()))?;
+            layout[*at] = Some(if text { As::Texts } else { As::Numbers });
         }
         Ok(layout)
     }
@@ -425,8 +481,10 @@ impl Stream {
             *at += means_of(column).len();
             Some((first, column.name()))
         });
+        let (wanted, places): (HashSet<usize>, _) = (self.gaps.iter().copied().collect(), frame.places());
+        let column = |name: &str| places.get(name).map_or_else(|| frame.column(name), |&at| Ok(&frame.columns[at]));
         let gaps: Result<Vec<&Column>, TableError> =
-            firsts.filter(|(first, _)| self.gaps.contains(first)).map(|(_, name)| frame.column(name)).collect();
+            firsts.filter(|(first, _)| wanted.contains(first)).map(|(_, name)| column(name)).collect();
         let gaps = gaps?;
         let mut values = Vec::with_capacity(rows.len() * (self.width + gaps.len()));
         for (at, &row) in rows.iter().enumerate() {
@@ -467,7 +525,7 @@ fn means_of(column: &ColumnRecipe) -> Vec<f64> {
 
 fn parse_libsvm(path: &Path, chunk: Chunk) -> Result<libsvm::Parsed, TableError> {
     match chunk {
-        Chunk::Text(bytes, line) => libsvm::parse(path, &bytes[..], line),
-        Chunk::Rows(_) => Ok(libsvm::Parsed::default()),
+        Chunk::Text(bytes, line) => libsvm::parse(path, &bytes[..], line, None),
+        Chunk::Columns(_) => Ok(libsvm::Parsed::default()),
     }
 }

@@ -26,6 +26,12 @@ fn says<T>(result: Result<T, impl std::fmt::Display>, expected: &str) {
     }
 }
 
+#[track_caller]
+fn mentions<T>(result: Result<T, impl std::fmt::Display>, words: &str) {
+    let error = result.map(|_| ()).map_err(|error| error.to_string()).expect_err(words);
+    assert!(error.contains(words), "`{error}` does not say `{words}`");
+}
+
 fn features(values: Vec<f64>, rows: usize, columns: usize) -> Features<f64> {
     Features::Dense(Dense::new(rows, columns, values).unwrap())
 }
@@ -213,7 +219,7 @@ fn data() {
     says(Dense::new(2, 2, vec![1.0; 3]), "X has 3 numbers, but 4 are needed to fit its rows and columns");
     says(
         Dense::new(2, 2, vec![1.0, 2.0, f64::INFINITY, 4.0]),
-        "X holds inf at row 1, column 0 (counted from 0): every number must be finite",
+        "X holds inf at row 2, column 1 (counted from 1): every number must be finite",
     );
     says(Csr::new(3, vec![0, 1], vec![3], vec![1.0]), "sparse matrix: column 3 at position 0: columns are below 3");
     says(
@@ -226,19 +232,19 @@ fn data() {
     );
     says(
         Csr::new(3, vec![0, 1], vec![0], vec![f64::NAN]),
-        "X holds NaN at row 0, column 0 (counted from 0): every number must be finite",
+        "X holds NaN at row 1, column 1 (counted from 1): every number must be finite",
     );
     says(Csr::<f64>::new(3, vec![], vec![], vec![]), "X has 0 rows and 3 columns: at least one of each is needed");
     let x = || features(vec![1.0; 4], 2, 2);
     says(LeastSquares::new(x(), vec![1.0], 1, 0.0, false), "y has 1 numbers, but 2 are needed to fit the rows of X");
     says(
         LeastSquares::new(x(), vec![1.0, f64::NAN], 1, 0.0, true),
-        "y holds NaN at row 1, column 0 (counted from 0): every number must be finite",
+        "y holds NaN at row 2, column 1 (counted from 1): every number must be finite",
     );
     says(LeastSquares::new(x(), vec![1.0; 2], 1, -0.1, true), "ridge is -0.1: it must be at least 0 and finite");
     says(
         Glm::softmax(x(), vec![0, 2], 2, 0.0, true),
-        "label 2 at row 1: labels must be below 2, the number of classes",
+        "label 2 at row 2 (counted from 1): labels must be below 2, the number of classes",
     );
     says(Glm::softmax(x(), vec![0, 0], 1, 0.0, true), "1 class(es): a softmax needs at least 2");
     says(Glm::softmax(x(), vec![0], 2, 0.0, true), "labels has 1 entries, but 2 are needed to fit the rows of X");
@@ -417,4 +423,82 @@ proptest! {
             let _ = dial.read(0.1, Answer::Regularized);
         }
     }
+}
+
+/// Helpers that take several lists refuse those that do not belong together: none of them may panic.
+#[test]
+fn lists_that_do_not_belong_together() {
+    use afterfit::fit::certify;
+    use afterfit::objective::{Moments, Rows, Shift};
+    use afterfit::sums::{Average, Bank, CoordinateAverage};
+    let x = features(vec![1.0, 2.0, 3.0, 4.0, 5.0, 7.0], 3, 2);
+    let glm = Glm::softmax(x.clone(), vec![0, 1, 0], 2, 0.0, true).unwrap();
+    let model = || vec![0.0; 6];
+    mentions(
+        certify(&glm, &mut [model()], &[0.1, 0.2]),
+        "the path has 1 models, but 2 are needed to fit the strengths",
+    );
+    mentions(
+        certify(&glm, &mut [model(), vec![0.0; 5]], &[0.1, 0.2]),
+        "the model has 5 weights, but 6 are needed to fit the objective",
+    );
+    mentions(certify(&glm, &mut [model()], &[f64::NAN]), "l2 is NaN: it must be at least 0 and finite");
+    assert_eq!(certify(&glm, &mut [], &[]).unwrap(), []);
+
+    let y = [1.0, 2.0, 3.0];
+    let shift = Shift::at_means(&x, &y);
+    let of = |y: &[f64], weights: Option<&[f64]>, rows: Rows<'_>| Moments::of(&x, y, weights, rows, &shift);
+    assert!(of(&y, Some(&[1.0; 3]), Rows::Picked(&[2, 0])).is_ok());
+    mentions(of(&y[..2], None, Rows::All), "the target has 2 numbers, but 3 are needed to fit the rows");
+    mentions(of(&y, Some(&[1.0; 2]), Rows::All), "the list of weights has 2 numbers, but 3 are needed to fit the rows");
+    mentions(of(&y, Some(&[1.0; 4]), Rows::All), "the list of weights has 4 numbers, but 3 are needed to fit the rows");
+    mentions(of(&y, None, Rows::Picked(&[0, 3])), "the choice of rows has 4 rows, but 3 are needed to fit the table");
+    mentions(
+        of(&y, None, Rows::Span { start: 1, end: 9 }),
+        "the choice of rows has 9 rows, but 3 are needed to fit the table",
+    );
+    let wide = features(vec![0.0; 9], 3, 3);
+    mentions(
+        Moments::of(&wide, &y, None, Rows::All, &shift),
+        "the table has 3 columns, but 2 are needed to fit the moments",
+    );
+    assert!(Moments::of(&x, &[], None, Rows::All, &Shift::at_means(&x, &[])).is_ok(), "no outputs at all");
+    assert!(x.gram(Rows::All, &[], &Shift::none(&x, &[])).is_err());
+    assert!(x.gram(Rows::Picked(&[7]), &y, &shift).is_err() && wide.gram(Rows::All, &y, &shift).is_err());
+    for bad in [0, 1, 3, 5] {
+        mentions(x.times(&vec![1.0; bad]), "are needed to fit the table");
+    }
+    assert_eq!(x.times(&[1.0, 0.0]).unwrap(), [1.0, 3.0, 5.0]);
+
+    let decay = afterfit::Decay::of(0.1);
+    let mut average = Average::new(&[0.0; 2]);
+    mentions(average.push(&[1.0], decay), "number of weights is 1: it must be 2");
+    mentions(average.finish(&[1.0; 3]), "number of weights is 3: it must be 2");
+    assert_eq!((average.spent(), average.regularized()), (0.0, vec![0.0; 2]), "a refused iterate leaves no trace");
+    mentions(CoordinateAverage::new(&[0.0; 2], 0.1, &[1.0]).push(&[1.0], 0.1), "number of weights is 1");
+    let mut bank = Bank::new(&[0.0; 2], 3);
+    assert!(!bank.push(&[1.0], &[0.1; 3], &[1.0; 3]) && !bank.push(&[1.0; 2], &[0.1; 2], &[1.0; 3]));
+    assert!(!bank.push(&[1.0; 2], &[0.1; 3], &[1.0; 9]) && !bank.set_latest(&[1.0; 3]));
+    assert!(bank.push(&[1.0; 2], &[0.1; 3], &[1.0; 3]) && bank.sum(3).is_empty() && bank.sum(2) == [0.1; 2]);
+}
+
+/// Weights of checkpoints: one finite number for each.
+#[test]
+fn weights_that_are_not_of_the_checkpoints() {
+    use crate::checkpoints::{PLAIN, files, write};
+    use afterfit::checkpoint::Series;
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let series = Series::open(&files("safetensors"), None, &[]).unwrap();
+    for (weights, words) in [
+        (vec![0.5, 0.5], "number of weights is 2: it must be 4, one for each checkpoint"),
+        (vec![0.2; 5], "number of weights is 5: it must be 4, one for each checkpoint"),
+        (vec![], "number of weights is 0"),
+        (vec![0.5, f64::NAN, 0.5, 0.0], "weight is NaN: it must be finite"),
+    ] {
+        mentions(write(&series, &weights, &out, &PLAIN), words);
+    }
+    let error = series.write(&[], &PLAIN, &|_| {}).unwrap_err().to_string();
+    assert!(error.contains("number of averages is 0"), "{error}");
+    assert!(!out.exists());
 }

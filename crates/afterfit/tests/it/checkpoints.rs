@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use afterfit::checkpoint::{
     Average, Checkpoint, DialSetting, Format, GroupState, Layout, PathSettings, Provenance, RateSource, Series,
-    Training, Treatment, number,
+    StepsFrom, Timeline, Training, Treatment, number,
 };
 use afterfit::dial::{Dial, DialDraft, DialFile, Part};
+use afterfit::files::atomic::Existing;
 use afterfit::files::safetensors::write_safetensors;
 use afterfit::run::{Method, Path as _, RateSchedule, averages};
 use afterfit::stride::{kept_weights, strided};
@@ -35,8 +36,14 @@ pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
     [0, 10, 20, 30].iter().map(|&step| fixtures().join(folder).join(name(step))).collect()
 }
 
-const PLAIN: Layout =
-    Layout { format: Format::Safetensors, dtype: None, shard_bytes: None, single: false, memory: None };
+pub(crate) const PLAIN: Layout = Layout {
+    format: Format::Safetensors,
+    dtype: None,
+    shard_bytes: None,
+    single: false,
+    memory: None,
+    existing: Existing::Replace,
+};
 
 pub(crate) fn write(series: &Series, weights: &[f64], path: &Path, layout: &Layout) -> afterfit::Result<()> {
     let average = Average { path: path.into(), weights: vec![weights.to_vec()], record: "{\"kind\":\"test\"}".into() };
@@ -50,7 +57,7 @@ fn ratio_weights(ratio: f64, count: u64, answer: Answer) -> Result<Vec<f64>, aft
 }
 
 /// Tensors by name, as numbers.
-type Numbers = BTreeMap<String, (Dtype, Vec<usize>, Vec<f64>)>;
+pub(crate) type Numbers = BTreeMap<String, (Dtype, Vec<usize>, Vec<f64>)>;
 
 fn eight_bit(dtype: Dtype, bits: u8) -> f64 {
     let (exponent_bits, fraction_bits, bias) = if dtype == Dtype::F8_E4M3 { (4, 3, 7) } else { (5, 2, 15) };
@@ -63,7 +70,7 @@ fn eight_bit(dtype: Dtype, bits: u8) -> f64 {
     }
 }
 
-fn numbers(file: &Path) -> Numbers {
+pub(crate) fn numbers(file: &Path) -> Numbers {
     if file.is_dir() {
         let inside = std::fs::read_dir(file).unwrap().map(|entry| entry.unwrap().path());
         return inside
@@ -255,7 +262,7 @@ fn a_sharded_folder_keeps_its_shards_and_sidecars() {
     let mut expected = names(&at("checkpoint-100"));
     expected.retain(|name| name != "optimizer.pt" && name != "trainer_state.json");
     assert_eq!(names(&at("average")), expected);
-    assert_eq!(std::fs::read_to_string(at("average").join("config.json")).unwrap(), "checkpoint-100");
+    assert_eq!(std::fs::read_to_string(at("average").join("config.json")).unwrap(), "checkpoint-200");
     for name in expected.iter().filter(|name| name.ends_with(".safetensors")) {
         let (a, b) = (numbers(&at("average").join(name)), numbers(&at("checkpoint-100").join(name)));
         assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
@@ -372,11 +379,24 @@ fn kept_weights_are_strided_weights() {
     assert!(refuse(&[0, 50, 50, 160]) && refuse(&[]) && refuse(&[0, 161]));
 }
 
+/// Checkpoints of these numbers, each standing for so many steps.
+fn numbered(numbers: &[u64], each: u64) -> Timeline {
+    Timeline {
+        order: (0..numbers.len()).collect(),
+        numbers: numbers.to_vec(),
+        steps: numbers.iter().map(|number| number.saturating_mul(each)).collect(),
+        each,
+        source: StepsFrom::Names,
+        notes: Vec::new(),
+        batches_each: None,
+    }
+}
+
 /// What made a series whose rates are given.
 fn provenance(series: &Series, numbers: &[u64], rates: &str, optimizer: Optimizer) -> Provenance {
     let settings =
         PathSettings { rates: Some(rates.parse().unwrap()), optimizer: Some(optimizer), ..PathSettings::default() };
-    Provenance::of(series, numbers, &settings, true).unwrap()
+    Provenance::of(series, &numbered(numbers, 1), &settings, true).unwrap()
 }
 
 /// Stores every iterate of a live path as a checkpoint.
@@ -418,6 +438,19 @@ fn checkpoints_of_every_step_give_what_averaging_the_path_gives() {
     }
 }
 
+fn written_dial(series: &Series, made: &Provenance, nodes: &Nodes, file: &Path) -> DialFile {
+    let setting = DialSetting {
+        nodes,
+        groups: &made.groups,
+        kept: &made.kept,
+        remarks: &[],
+        doubt: None,
+        existing: Existing::Replace,
+    };
+    series.write_dial(file, &setting, None, &|_| {}).unwrap();
+    DialFile::open(file).unwrap()
+}
+
 #[test]
 fn a_dial_of_checkpoints_gives_every_strength() {
     let folder = tempfile::tempdir().unwrap();
@@ -429,9 +462,7 @@ fn a_dial_of_checkpoints_gives_every_strength() {
     let made = provenance(&series, &kept, "0.5", Optimizer::HeavyBall { momentum: 0.6, dampening: 0.0 });
     let nodes = Nodes::new(1e-3, 1.0, 12).unwrap();
     let file = folder.path().join("run.dial");
-    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[], doubt: None };
-    series.write_dial(&file, &setting, None, &|_| {}).unwrap();
-    let dial = DialFile::open(&file).unwrap();
+    let dial = written_dial(&series, &made, &nodes, &file);
     let mut in_memory = Dial::load(&file).unwrap();
     for answer in [Answer::Regularized, Answer::Normalized] {
         let strengths = [nodes.values()[4], 1e-3, 0.0123, 0.4, 1.0];
@@ -473,9 +504,7 @@ fn a_dial_keeps_types_copies_and_ties() {
     let made = provenance(&series, &steps, "0.1,15:0.01", Optimizer::Sgd);
     let nodes = Nodes::new(0.01, 1.0, 6).unwrap();
     let file = folder.path().join("run.dial");
-    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[], doubt: None };
-    series.write_dial(&file, &setting, None, &|_| {}).unwrap();
-    let dial = DialFile::open(&file).unwrap();
+    let dial = written_dial(&series, &made, &nodes, &file);
     let l2 = nodes.values()[2];
     let weights = made.weights(&Weighting::L2(l2), Answer::Regularized).unwrap().weights;
     let expected = reference(&files("safetensors"), &weights[0], None);
@@ -501,14 +530,11 @@ fn rates_come_from_the_optimizer_in_the_checkpoint() {
         rate: Some(0.1),
         optimizer: Some(Optimizer::Nesterov { momentum: 0.9 }),
         weight_decay: Some(5e-4),
-        names: Vec::new(),
-        shapes: series.trainings[1].groups[0].shapes.clone(),
-        numbers: series.trainings[1].groups[0].numbers.clone(),
+        ..series.trainings[1].groups[0].clone()
     };
-    assert_eq!(series.trainings[1], Training { groups: vec![group], epoch: Some(10), step: None });
+    assert_eq!(series.trainings[1], Training { groups: vec![group], epoch: Some(10), ..Training::default() });
     assert_eq!(series.tensors.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["weight", "bias"]);
-    let settings = PathSettings { steps_per_number: Some(5), ..PathSettings::default() };
-    let made = Provenance::of(&series, &[0, 10, 20, 30], &settings, true).unwrap();
+    let made = Provenance::of(&series, &numbered(&[0, 10, 20, 30], 5), &PathSettings::default(), true).unwrap();
     assert_eq!(made.kept, [0, 50, 100, 150]);
     assert_eq!(made.optimizer(), Optimizer::Nesterov { momentum: 0.9 });
     let runs: Vec<RateRun> = made.groups.paths()[0].rates.runs().collect();
@@ -531,9 +557,8 @@ fn rate_schedules() {
     let folder = tempfile::tempdir().unwrap();
     let series = Series::open(&files("safetensors")[..3], None, &[]).unwrap();
     let made = |source: RateSource, numbers: &[u64], steps: u64, origin: u64| {
-        let settings =
-            PathSettings { rates: Some(source), steps_per_number: Some(steps), origin, ..PathSettings::default() };
-        Provenance::of(&series, numbers, &settings, true)
+        let settings = PathSettings { rates: Some(source), origin, ..PathSettings::default() };
+        Provenance::of(&series, &numbered(numbers, steps), &settings, true)
     };
     let table = |text: &str| {
         let file = folder.path().join("lr.csv");
@@ -575,7 +600,11 @@ fn no_tensor_is_lost_to_its_name() {
     assert_eq!(names("parts.pt"), ["net.w", "classifier.b"]);
     let beside = Checkpoint::open(&odd("beside.pt"), None).unwrap();
     assert_eq!(beside.tensors.len(), 1);
-    assert!(beside.notes[0].contains("tensors beside state_dict are left out (teacher)"), "{:?}", beside.notes);
+    assert!(
+        beside.notes[0].contains("teacher beside state_dict is left out, a copy of the model"),
+        "{:?}",
+        beside.notes
+    );
     let bare = Checkpoint::open(&odd("bare.pt"), None).unwrap_err().to_string();
     assert!(bare.contains("a bare tensor"), "{bare}");
 }
@@ -584,7 +613,7 @@ fn no_tensor_is_lost_to_its_name() {
 fn a_warm_up_from_zero_is_a_path_like_any_other() {
     let files: Vec<PathBuf> = (0..3).map(|step| odd(&format!("warm-{step}.pt"))).collect();
     let series = Series::open(&files, None, &[]).unwrap();
-    let made = Provenance::of(&series, &[0, 1, 2], &PathSettings::default(), true).unwrap();
+    let made = Provenance::of(&series, &numbered(&[0, 1, 2], 1), &PathSettings::default(), true).unwrap();
     let runs: Vec<RateRun> = made.groups.paths()[0].rates.runs().collect();
     assert_eq!(runs, [RateRun { steps: 1, rate: 0.0 }, RateRun { steps: 1, rate: 0.1 }]);
     let found = made.weights(&Weighting::L2(1.0), Answer::Regularized).unwrap();
@@ -594,11 +623,18 @@ fn a_warm_up_from_zero_is_a_path_like_any_other() {
         optimizer: Some(Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 }),
         ..PathSettings::default()
     };
-    let ball = Provenance::of(&series, &[0, 1, 2], &settings, true).unwrap();
+    let ball = Provenance::of(&series, &numbered(&[0, 1, 2], 1), &settings, true).unwrap();
     assert!(ball.weights(&Weighting::L2(1.0), Answer::Regularized).unwrap().weights[0][0] > 0.05);
     let folder = tempfile::tempdir().unwrap();
     let nodes = Nodes::new(0.1, 1.0, 4).unwrap();
-    let setting = DialSetting { nodes: &nodes, groups: &made.groups, kept: &made.kept, remarks: &[], doubt: None };
+    let setting = DialSetting {
+        nodes: &nodes,
+        groups: &made.groups,
+        kept: &made.kept,
+        remarks: &[],
+        doubt: None,
+        existing: Existing::Replace,
+    };
     series.write_dial(&folder.path().join("warm.dial"), &setting, None, &|_| {}).unwrap();
 }
 
@@ -780,7 +816,14 @@ fn groups_of_an_optimizer_have_weights_of_their_own() {
     // And in a dial, at a node.
     let nodes = Nodes::new(0.1, 1.0, 5).unwrap();
     let file = folder.path().join("groups.dial");
-    let setting = DialSetting { nodes: &nodes, groups: &groups, kept: &kept, remarks: &[], doubt: None };
+    let setting = DialSetting {
+        nodes: &nodes,
+        groups: &groups,
+        kept: &kept,
+        remarks: &[],
+        doubt: None,
+        existing: Existing::Replace,
+    };
     series.write_dial(&file, &setting, None, &|_| {}).unwrap();
     let dial = DialFile::open(&file).unwrap();
     let l2 = nodes.values()[3];

@@ -115,8 +115,8 @@ fn the_certificate_is_never_exceeded() {
 fn normalized_readings_need_no_spent_mass() {
     let info = PathInfo::quadratic(Optimizer::Sgd, Rates::constant(0.1, 3000));
     let tracker = Tracker::new(vec![Nodes::new(1e-5, 1e-1, 16).unwrap()], &info).unwrap();
-    let masses = tracker.masses();
-    let tracker = tracker.resume(vec![info.clone()], masses).unwrap();
+    let left = tracker.nodes()[0].values().iter().map(|&l2| info.remaining(l2).unwrap()).collect();
+    let tracker = tracker.resume(vec![info.clone()], vec![left]).unwrap();
     let remaining = info.remaining(1.3e-5).unwrap();
     let [plain, quotient] = [Answer::Regularized, Answer::Normalized]
         .map(|answer| tracker.read(0, &Target::L2(1.3e-5), answer, Precision::F64).unwrap().certificate);

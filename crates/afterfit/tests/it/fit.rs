@@ -1,7 +1,7 @@
 //! One run, every λ.
 
 use afterfit::Optimizer;
-use afterfit::fit::{AveragedRun, ExactRun, RidgeRun, Start, averaged, certify, exact, rescale, ridge};
+use afterfit::fit::{AveragedRun, Certificate, ExactRun, RidgeRun, Start, averaged, certify, exact, rescale, ridge};
 use afterfit::objective::{Csr, Dense, Features, Glm, LeastSquares, Loss, Moments, Objective, Rows, Shift};
 
 use afterfit::run::Method;
@@ -20,7 +20,7 @@ fn the_default_ridge_run_is_exact_at_every_strength() {
     let mut rng = rng(91);
     // Condition numbers up to 1e9, and exactly singular: more features than rows.
     let (table, targets) = (dense(&mut rng, 10, 25), vector(&mut rng, 20));
-    let moments = Moments::of(&table, &targets, None, Rows::All, &Shift::at_means(&table, &targets));
+    let moments = Moments::of(&table, &targets, None, Rows::All, &Shift::at_means(&table, &targets)).unwrap();
     let singular = moments.quadratic(0.0, true).unwrap();
     let spread = quadratic(&mut rng, &log_spectrum(25, 1e-8, 10.0), 2);
     for problem in [singular, spread] {
@@ -104,6 +104,21 @@ fn averages_are_rescaled_and_certified() {
     }
 }
 
+/// Where the features have no gradient at all but the intercepts do, they are moved to their best, and the certificate says so.
+#[test]
+fn intercepts_alone_are_certified() {
+    let x = Features::Dense(Dense::new(4, 1, vec![1.0, -1.0, 1.0, -1.0]).unwrap());
+    let glm = Glm::new(x, Loss::counts(vec![3.0, 3.0, 5.0, 5.0]).unwrap(), 0.0, true).unwrap();
+    let mut models = vec![vec![0.0, 0.0], vec![0.0, 4_f64.ln()]];
+    let certified = certify(&glm, &mut models, &[0.1, 0.1]).unwrap();
+    for (model, certified) in models.iter().zip(&certified) {
+        assert!((model[1] - 4_f64.ln()).abs() < 1e-6, "{model:?}");
+        assert!(certified.certificate.distance < 1e-5, "{certified:?}");
+        assert_eq!(certified.certificate.known(), Some(certified.certificate));
+    }
+    assert_eq!(Certificate::new(f64::INFINITY, 1.0).known(), None);
+}
+
 fn penalized(objective: &Glm<f64>, weights: &[f64], l2: f64) -> f64 {
     objective.value(weights) + 0.5 * l2 * objective.split(weights).0.iter().map(|w| w * w).sum::<f64>()
 }
@@ -172,29 +187,29 @@ fn the_exact_path_is_exact_and_its_certificates_hold() {
             assert!(off <= both + 1e-12, "{name} λ={l2}: {off} {both}");
             let above = penalized(&glm, other, l2) - penalized(&glm, w, l2);
             assert!(above <= loose.excess + 1e-13, "{name} λ={l2}: {above} {}", loose.excess);
-            assert!(loose.excess <= 2e-9 * gain, "{name} λ={l2}: {} {gain}", loose.excess);
+            assert!(loose.excess <= 2e-8 * gain, "{name} λ={l2}: {} {gain}", loose.excess);
         }
     }
 }
 
-/// Wherever the search starts, it ends at the same models; the parabola is the shortest way.
+/// Wherever the search starts, it ends at the same models; the path so far is the shortest way.
 #[test]
 fn every_start_ends_at_the_minimizer() {
     for (name, glm) in problems() {
         let grid = strengths(1e-4, 1.0, 12);
         let at = |start: Start| exact(&glm, &grid, &ExactRun { start, ..ExactRun::default() }).unwrap();
-        let parabola = at(Start::Parabola);
-        let matrix = glm.split(&parabola.weights[0]).0.len();
-        for start in [Start::Neighbor, Start::Zero, Start::Given(parabola.weights.clone())] {
+        let path = at(Start::Path);
+        let matrix = glm.split(&path.weights[0]).0.len();
+        for start in [Start::Neighbor, Start::Zero, Start::Given(path.weights.clone())] {
             let other = at(start.clone());
             for (i, l2) in grid.iter().enumerate() {
-                let both = parabola.certified[i].certificate.distance + other.certified[i].certificate.distance;
-                let off = distance(&parabola.weights[i][..matrix], &other.weights[i][..matrix]);
+                let both = path.certified[i].certificate.distance + other.certified[i].certificate.distance;
+                let off = distance(&path.weights[i][..matrix], &other.weights[i][..matrix]);
                 assert!(off <= both + 1e-12, "{name} {start:?} λ={l2}: {off} {both}");
             }
             match start {
                 Start::Given(_) => assert_eq!(other.passes, 12, "{name}: minimizers are left alone"),
-                _ => assert!(parabola.passes <= other.passes + 12, "{name}: {} {}", parabola.passes, other.passes),
+                _ => assert!(path.passes <= other.passes + 12, "{name}: {} {}", path.passes, other.passes),
             }
         }
     }
@@ -215,7 +230,7 @@ fn certificates_of_any_weights_hold() {
         let size = if name == "separable" { 0.02 } else { 0.5 };
         let mut models: Vec<Vec<f64>> =
             (0..2).map(|_| vector(&mut rng, glm.width()).iter().map(|w| size * w).collect()).collect();
-        let certified = certify(&glm, &mut models, &grid);
+        let certified = certify(&glm, &mut models, &grid).unwrap();
         for (at, &l2) in grid.iter().enumerate() {
             let certificate = certified[at].certificate;
             let off = distance(&models[at][..matrix], &truth.weights[at][..matrix]);
@@ -307,7 +322,7 @@ fn impossible_requests_are_refused() {
     assert_eq!(weights(&[0.0; 700]), "sum of the row weights is 0: it must be above 0");
     assert_eq!(weights(&[-1.0; 700]), "row weight is -1: it must be at least 0 and finite");
     let counts = Loss::counts(vec![1.0, -2.0]).err().unwrap().to_string();
-    assert_eq!(counts, "the count at row 1 is -2: counts are finite and at least 0");
+    assert_eq!(counts, "the count at row 2 (counted from 1) is -2: counts are finite and at least 0");
 }
 
 #[test]
@@ -362,15 +377,14 @@ fn moments_equal_the_rows() {
     let fold: Vec<usize> = (0..200).step_by(7).collect();
     let rest: Vec<usize> = (0..200).filter(|row| row % 7 != 0).collect();
     let by_rows = |rows: &[usize]| {
-        let mut scores = vec![0.0; rows.len() * 2];
-        x.pick(rows).multiply(&weights, &mut scores);
+        let scores = x.pick(rows).times(&weights).unwrap();
         let pairs = scores.chunks(2).zip(rows);
         let squares = pairs.map(|(s, row)| (0..2).map(|j| (s[j] + bias[j] - y[row * 2 + j]).powi(2)).sum::<f64>());
         squares.sum::<f64>() / (2.0 * rows.len() as f64)
     };
     for shift in [Shift::none(&x, &y), Shift::at_means(&x, &y)] {
-        let part = Moments::of(&x, &y, None, Rows::Picked(&fold), &shift);
-        let total = Moments::of(&x, &y, None, Rows::All, &shift);
+        let part = Moments::of(&x, &y, None, Rows::Picked(&fold), &shift).unwrap();
+        let total = Moments::of(&x, &y, None, Rows::All, &shift).unwrap();
         let without = total.without(&part);
         for (moments, rows) in [(&part, &fold), (&without, &rest), (&without.with(&part), &(0..200).collect())] {
             let (found, expected) = (moments.loss(&weights, &bias), by_rows(rows));
@@ -378,11 +392,35 @@ fn moments_equal_the_rows() {
         }
     }
     // Around its mean, the Hessian keeps its digits where raw moments lose (mean/spread)² of them.
-    let centred = Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y)).quadratic(0.0, true).unwrap();
+    let centred = Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y)).unwrap().quadratic(0.0, true).unwrap();
     let means = x.means(Rows::All);
     let Features::Dense(table) = &x else { unreachable!("dense above") };
     let slow = |i: usize, j: usize| {
         (0..200).map(|r| (table.row(r)[i] - means[i]) * (table.row(r)[j] - means[j])).sum::<f64>() / 200.0
     };
     assert!((0..9).all(|at| (centred.hessian()[(at / 3, at % 3)] - slow(at / 3, at % 3)).abs() < 1e-13));
+}
+
+/// Columns of very different sizes: the Gram matrix is rounded beside its largest eigenvalue, and certificates say so.
+#[test]
+fn certificates_hold_on_ill_scaled_columns() {
+    let mut rng = rng(719);
+    let (n, scales) = (30, [1.0, 1e-2, 1e2, 1e-3]);
+    let x: Vec<f64> = (0..n * 4).map(|at| scales[at % 4] * uniform(&mut rng, -1.0, 1.0)).collect();
+    let y: Vec<f64> = (0..n).map(|i| (0..4).map(|j| x[i * 4 + j] / scales[j]).sum::<f64>()).collect();
+    // The same problem in columns of size 1, where λ is one for each column: solved without such rounding.
+    let l2 = 1e-3 / n as f64;
+    let mut gram = faer::Mat::<f64>::from_fn(4, 4, |a, b| {
+        (0..n).map(|i| x[i * 4 + a] / scales[a] * (x[i * 4 + b] / scales[b])).sum::<f64>() / n as f64
+    });
+    (0..4).for_each(|j| gram[(j, j)] += l2 / scales[j].powi(2));
+    let right =
+        faer::Mat::<f64>::from_fn(4, 1, |a, _| (0..n).map(|i| x[i * 4 + a] / scales[a] * y[i]).sum::<f64>() / n as f64);
+    let solved = faer::linalg::solvers::Solve::solve(&gram.llt(faer::Side::Lower).unwrap(), right);
+    let exact: Vec<f64> = (0..4).map(|j| solved[(j, 0)] / scales[j]).collect();
+    let table = Features::Dense(Dense::new(n, 4, x).unwrap());
+    let problem = LeastSquares::new(table, y, 1, 0.0, false).unwrap();
+    let path = ridge(&problem.gram().unwrap(), &[l2], &RidgeRun::default()).unwrap();
+    let off = distance(&path.weights[0], &exact);
+    assert!(off <= path.points[0].certificate.distance, "{off} {:?}", path.points[0].certificate);
 }

@@ -385,7 +385,7 @@ proptest! {
         let mut average = Average::new(&start);
         for _ in 0..steps {
             let spend = log_uniform(&mut rng, 1e-6, 1.0);
-            average.push(&x, Decay { keep: 1.0 - spend, spend });
+            average.push(&x, Decay { keep: 1.0 - spend, spend }).unwrap();
             remaining *= 1.0 - spend;
             // x̂ on the left; both claims of the Lemma on the right.
             prop_assert!(distance(&average.regularized(), &hat) < 1e-12);
@@ -414,7 +414,7 @@ proptest! {
         let mut average = CoordinateAverage::new(&vec![0.0; d], 1.0, &factors);
         for _ in 0..steps {
             let rate = log_uniform(&mut rng, 1e-4, 1e2);
-            average.push(&flat(&(u.transpose() * &x)), rate);
+            average.push(&flat(&(u.transpose() * &x)), rate).unwrap();
             let keep = Mat::from_fn(d, d, |i, j| (0..d).map(|l| u[(i, l)] * u[(j, l)] / (1.0 + rate * factors[l])).sum::<f64>());
             remaining = &remaining * keep;
             let found = &u * Mat::from_fn(d, 1, |i, _| average.regularized()[i]);

@@ -3,6 +3,7 @@
 use afterfit::fit::{MOST_ROWS, RidgeRun, wide};
 use afterfit::learn::{ModelChoice, Settings, Validation, learn};
 use afterfit::objective::{Csr, Dense, Features, Kernel, Moments, Rows, Shift};
+use afterfit::select::{Rules, folds};
 use afterfit::table::{Matrix, Table, Target};
 use faer::Mat;
 use faer::linalg::solvers::Solve;
@@ -69,8 +70,8 @@ fn whole_weights_are_repeated_rows() {
     let repeated: Vec<usize> = (0..30).flat_map(|row| vec![row; row % 4]).collect();
     for x in [dense(&mut rng, 30, 7), sparse()] {
         let shift = if x.is_sparse() { Shift::none(&x, &y) } else { Shift::at_means(&x, &y) };
-        let weighted = Moments::of(&x, &y, Some(&weights), Rows::All, &shift);
-        let several = Moments::of(&x, &y, None, Rows::Picked(&repeated), &shift);
+        let weighted = Moments::of(&x, &y, Some(&weights), Rows::All, &shift).unwrap();
+        let several = Moments::of(&x, &y, None, Rows::Picked(&repeated), &shift).unwrap();
         assert_eq!(weighted.rows(), repeated.len() as f64);
         let (a, b) = (weighted.quadratic(0.0, true).unwrap(), several.quadratic(0.0, true).unwrap());
         assert!((a.hessian() - b.hessian()).norm_max() < 1e-12 * b.hessian().norm_max());
@@ -80,8 +81,8 @@ fn whole_weights_are_repeated_rows() {
         assert!((weighted.spread() / several.spread() - 1.0).abs() < 1e-12);
         assert!(relative(&weighted.intercept(&w), &several.intercept(&w)) < 1e-12);
         // Half of the rows now and half later are all of them.
-        let mut halves = Moments::of(&x, &y, Some(&weights), Rows::Span { start: 0, end: 13 }, &shift);
-        halves.add(&x, &y, Some(&weights), Rows::Span { start: 13, end: 30 });
+        let mut halves = Moments::of(&x, &y, Some(&weights), Rows::Span { start: 0, end: 13 }, &shift).unwrap();
+        halves.add(&x, &y, Some(&weights), Rows::Span { start: 13, end: 30 }).unwrap();
         assert!((halves.loss(&w, &bias) / several.loss(&w, &bias) - 1.0).abs() < 1e-12);
     }
 }
@@ -106,17 +107,19 @@ fn standardized_moments_are_those_of_standardized_rows() {
     let spreads: Vec<f64> = (0..4).map(spread).collect();
     let scale: Vec<f64> = spreads.iter().map(|&s| if s > 1e-9 { 1.0 / s } else { 1.0 }).collect();
     by_rows.rescale(&means, &scale);
-    let (scaled, found) = Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y)).standardized();
+    let (scaled, found) = Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y)).unwrap().standardized();
     assert!(relative(&found, &scale) < 1e-12, "{found:?} {scale:?}");
     assert_eq!(found[2], 1.0, "a constant feature is left alone");
-    let expected =
-        Moments::of(&by_rows, &y, None, Rows::All, &Shift::at_means(&by_rows, &y)).quadratic(0.0, true).unwrap();
+    let expected = Moments::of(&by_rows, &y, None, Rows::All, &Shift::at_means(&by_rows, &y))
+        .unwrap()
+        .quadratic(0.0, true)
+        .unwrap();
     let hessian = scaled.quadratic(0.0, true).unwrap().hessian();
     assert!((hessian - expected.hessian()).norm_max() < 1e-9);
     // Weights and intercept of the scaled features, in the units of the table: the same predictions.
     let w = vector(&mut rng, 4);
     let unfolded: Vec<f64> = w.iter().zip(&found).map(|(w, scale)| w * scale).collect();
-    let plain = Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y));
+    let plain = Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y)).unwrap();
     let (a, b) = (scaled.loss(&w, &scaled.intercept(&w)), plain.loss(&unfolded, &plain.intercept(&unfolded)));
     assert!((a / b - 1.0).abs() < 1e-9, "{a} {b}");
 }
@@ -124,7 +127,7 @@ fn standardized_moments_are_those_of_standardized_rows() {
 /// The same minimizer from the normal equations of all features.
 fn direct(x: &Features<f64>, y: &[f64], l2: f64, intercept: bool) -> (Vec<f64>, f64) {
     let shift = if x.is_sparse() || !intercept { Shift::none(x, y) } else { Shift::at_means(x, y) };
-    let quadratic = Moments::of(x, y, None, Rows::All, &shift).quadratic(0.0, intercept).unwrap();
+    let quadratic = Moments::of(x, y, None, Rows::All, &shift).unwrap().quadratic(0.0, intercept).unwrap();
     let [d, k] = [x.columns(), y.len() / x.rows()];
     let weights = quadratic.solve(l2, &vec![0.0; d * k], None).unwrap();
     let values = quadratic.hessian().self_adjoint_eigenvalues(faer::Side::Lower).unwrap();
@@ -205,7 +208,7 @@ fn wide_models_are_chosen_and_judged_like_any_other() {
     let mut rng = rng(316);
     let (n, d) = (40, 100);
     let x = dense(&mut rng, n, d);
-    let y: Vec<f64> = x.product(&vector(&mut rng, d)).iter().map(|y| y + 30.0).collect();
+    let y: Vec<f64> = x.times(&vector(&mut rng, d)).unwrap().iter().map(|y| y + 30.0).collect();
     let table = || Table::of(Matrix::Double(x.clone()), Target::Numeric(y.clone()));
     for validation in [Validation::Share(0.25), Validation::Folds(4)] {
         let l2 = vec![1e-3, 1e-1, 10.0];
@@ -224,5 +227,89 @@ fn wide_models_are_chosen_and_judged_like_any_other() {
         let scores = [&learned, &expected].map(|learned| learned.model.scores(&table).unwrap());
         assert!(relative(&scores[0], &scores[1]) < 1e-8);
         assert_eq!(learned.model.weights.len(), d);
+    }
+}
+
+#[test]
+fn given_folds_are_like_those_that_are_dealt_out() {
+    let mut rng = rng(317);
+    let (n, d) = (60, 5);
+    let x = dense(&mut rng, n, d);
+    let y: Vec<f64> = x.times(&vector(&mut rng, d)).unwrap().iter().map(|y| y + uniform(&mut rng, -1.0, 1.0)).collect();
+    let table = || Table::of(Matrix::Double(x.clone()), Target::Numeric(y.clone()));
+    let l2 = vec![1e-3, 1e-1, 10.0];
+    let rest = |held: &[usize]| (0..n).filter(|row| !held.contains(row)).collect::<Vec<_>>();
+    let folds = folds(n, 4, &Rules::seeded(1)).unwrap();
+    let given: Vec<_> = folds.iter().map(|held| (rest(held), held.clone())).collect();
+    let dealt = learn(table(), &settings(ModelChoice::Linear, l2.clone(), Validation::Folds(4))).unwrap();
+    let ours =
+        Settings { keep_fits: true, ..settings(ModelChoice::Linear, l2.clone(), Validation::Given(given.clone())) };
+    let learned = learn(table(), &ours).unwrap();
+    assert_eq!((&learned.model.weights, learned.best), (&dealt.model.weights, dealt.best));
+    assert_eq!(learned.rows[1].validation_loss, dealt.rows[1].validation_loss);
+    assert_eq!((learned.folds.len(), learned.folds[0].losses.len(), learned.fits.weights.len()), (4, 3, 3));
+    // A fold's models are those of its training rows alone; held next to the sum, with a λ that is larger by as much as they are
+    // fewer.
+    for sum_held in [false, true] {
+        let learned = learn(table(), &Settings { sum_held, ..ours.clone() }).unwrap();
+        let (training, _) = &given[2];
+        let alone =
+            Table::of(Matrix::Double(x.pick(training)), Target::Numeric(training.iter().map(|&row| y[row]).collect()));
+        let more = if sum_held { n as f64 / training.len() as f64 } else { 1.0 };
+        let l2 = l2.iter().map(|l2| l2 * more).collect();
+        let expected = Settings { keep_fits: true, ..settings(ModelChoice::Linear, l2, Validation::Nobody) };
+        let expected = learn(alone, &expected).unwrap();
+        assert!(expected.folds.is_empty() && expected.rows[0].validation_loss.is_nan());
+        for (a, b) in learned.folds[2].fits.weights.iter().zip(&expected.fits.weights) {
+            assert!(relative(a, b) < 1e-10);
+        }
+    }
+    // Rows may train in no fold, or in several; rows that are not there are refused.
+    let odd = vec![((0..30).collect(), (30..40).collect()), (vec![0, 0, 1, 2, 3, 4, 5, 6], vec![50, 51])];
+    assert!(learn(table(), &settings(ModelChoice::Linear, l2.clone(), Validation::Given(odd))).is_ok());
+    for wrong in [vec![], vec![(vec![0], vec![n])], vec![(vec![], vec![1])]] {
+        assert!(learn(table(), &settings(ModelChoice::Linear, l2.clone(), Validation::Given(wrong))).is_err());
+    }
+}
+
+#[test]
+fn several_targets_are_several_models() {
+    let mut rng = rng(318);
+    let (n, d) = (50, 4);
+    let x = dense(&mut rng, n, d);
+    let [a, b] = [vector(&mut rng, n), vector(&mut rng, n)];
+    let values: Vec<f64> = a.iter().zip(&b).flat_map(|(a, b)| [*a, *b]).collect();
+    for model in [ModelChoice::Linear, ModelChoice::Kernel(Kernel::Rbf { gamma: 0.3 })] {
+        let fit = |target: Target| {
+            let settings = Settings { keep_fits: true, ..settings(model, vec![0.01, 1.0], Validation::Folds(3)) };
+            learn(Table::of(Matrix::Double(x.clone()), target), &settings).unwrap()
+        };
+        let both = fit(Target::Several { values: values.clone(), columns: 2 });
+        let alone = [fit(Target::Numeric(a.clone())), fit(Target::Numeric(b.clone()))];
+        for at in 0..2 {
+            let side_by_side = [alone[0].fits.weights[at].clone(), alone[1].fits.weights[at].clone()].concat();
+            assert!(relative(&both.fits.weights[at], &side_by_side) < 1e-9);
+            let losses = alone[0].folds[1].losses[at] + alone[1].folds[1].losses[at];
+            assert!((both.folds[1].losses[at] / losses - 1.0).abs() < 1e-9);
+        }
+    }
+    let several = Target::Several { values, columns: 2 };
+    let table = Table::of(Matrix::Double(x.clone()), several);
+    assert!(learn(table, &settings(ModelChoice::Softmax, vec![1.0], Validation::Nobody)).is_err());
+}
+
+#[test]
+fn a_fit_counts_its_models_and_stops_when_asked() {
+    let mut rng = rng(319);
+    let x = dense(&mut rng, 80, 4);
+    let y: Vec<f64> = (0..80).map(|row| f64::from(row % 3)).collect();
+    let table = || Table::of(Matrix::Double(x.clone()), Target::Numeric(y.clone()));
+    for model in [ModelChoice::Softmax, ModelChoice::Linear] {
+        let ready = settings(model, vec![0.01, 0.1, 1.0], Validation::Folds(3));
+        learn(table(), &ready).unwrap();
+        assert_eq!(ready.watch.progress(), (12, 12), "three strengths in three folds, and on all rows");
+        let stopped = settings(model, vec![0.01, 0.1, 1.0], Validation::Folds(3));
+        stopped.watch.stop();
+        assert!(matches!(learn(table(), &stopped), Err(afterfit::Error::Stopped(_))));
     }
 }

@@ -39,7 +39,7 @@ fn rows(features: &Matrix) -> Vec<Vec<f64>> {
 
 fn later(table: &Table, text: &str) -> Result<Alike, String> {
     let file = Folder::new();
-    table.columns.read(&file.file("t.csv", text), None, None, None).map_err(|error| error.to_string())
+    table.columns.read(&file.file("t.csv", text), None, None, None, None).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn weights_and_groups_are_no_features() {
     assert_eq!(table.groups.as_deref(), Some(&[0, 1, 0][..]));
     assert_eq!(later(&table, "a\n5\n").unwrap().weights, None);
     let folder = Folder::new();
-    let alike = table.read_alike(&folder.file("u.csv", "a,w,y\n5,3,1\n"), None, None).unwrap();
+    let alike = table.read_alike(&folder.file("u.csv", "a,w,y\n5,3,1\n"), None, None, None).unwrap();
     assert_eq!(alike.weights, Some(vec![3.0]));
     let numbers = read(&text.replace("ann", "7").replace("bob", "3"), &roles).unwrap();
     assert_eq!(numbers.groups.as_deref(), Some(&[0, 1, 0][..]));

@@ -1,0 +1,167 @@
+//! The `afterfit` command: parses, calls the library, prints. One file per subcommand.
+//!
+//! Data go to stdout, messages to stderr. A failure prints `error: …` (and `hint: …` where there is one) and exits
+//! with 1; a wrong command line exits with 2; one that is told to stop removes its temporary files and exits with 128 and the
+//! signal's number, 130 for Ctrl-C.
+
+mod average;
+mod data;
+mod demo;
+mod dial;
+mod evaluate;
+mod fit;
+mod host;
+mod inspect;
+mod layout;
+mod optimizer;
+mod output;
+pub mod page;
+mod plan;
+mod predict;
+mod report;
+mod serve;
+mod signals;
+mod strengths;
+mod table;
+mod theory;
+mod weights;
+
+use std::ffi::OsString;
+
+use clap::{Parser, Subcommand};
+
+use host::Host;
+pub use host::{Caller, Evaluate};
+
+/// Fit once. Choose the regularization afterwards.
+#[derive(Parser)]
+#[command(name = "afterfit", version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    /// Threads to use for everything (0, the default: one per core).
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<usize>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// More than any machine this runs on has use for.
+const MOST_THREADS: usize = 512;
+
+#[derive(Subcommand)]
+enum Command {
+    /// Handwritten digits, one training run, every strength: see what this does.
+    Demo(demo::Args),
+    /// Fit a model to a table: one training run, every strength λ, the best one chosen.
+    #[command(allow_negative_numbers = true)]
+    Fit(Box<fit::Args>),
+    /// Predict with a saved model.
+    Predict(predict::Args),
+    /// Average checkpoints of a network: every strength in one pass.
+    #[command(allow_negative_numbers = true)]
+    Average(Box<average::Args>),
+    /// Read models off a dial.
+    #[command(subcommand, allow_negative_numbers = true)]
+    Dial(dial::Command),
+    /// A page on this machine whose slider reads models off a dial and has them evaluated.
+    Serve(serve::Args),
+    /// Say what a model, dial or checkpoint file holds.
+    Inspect(inspect::Args),
+    /// Well-known data sets.
+    #[command(subcommand)]
+    Data(data::Command),
+    /// The weight each iterate gets for a strength λ.
+    #[command(allow_negative_numbers = true)]
+    Weights(weights::Args),
+    /// What the theorems promise: deviation bounds, brackets, continuous-time flows.
+    #[command(subcommand, allow_negative_numbers = true)]
+    Theory(theory::Command),
+    /// Nodes, memory and certified error of a dial, before training.
+    #[command(allow_negative_numbers = true)]
+    Plan(plan::Args),
+}
+
+/// The command with these arguments, the program's name first; returns its exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    signals::watch();
+    let line: Vec<OsString> = arguments.into_iter().collect();
+    let cli = match Cli::try_parse_from(&line) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // (Help and the version are not errors, and go to stdout.)
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+    };
+    match run(cli, &mut Host::terminal(line)) {
+        Ok(()) => 0,
+        Err(error) if output::is_closed_pipe(&error) => 0,
+        Err(error) => {
+            output::report(&error);
+            1
+        }
+    }
+}
+
+/// A command that did not succeed, in the words it would have printed.
+#[derive(Debug)]
+pub struct Failure {
+    /// What went wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The error itself; the library's own is among its causes. `None`: the arguments were wrong.
+    pub error: Option<anyhow::Error>,
+}
+
+/// The command with these arguments, in the process of a program that calls it: what goes to stdout otherwise. (`average`,
+/// `plan`, `theory` and `weights` leave stdout alone.) No signal is watched, and the process goes on.
+pub fn call(arguments: impl IntoIterator<Item = OsString>, caller: Caller<'_>) -> Result<String, Failure> {
+    let line: Vec<OsString> = arguments.into_iter().collect();
+    let cli = Cli::try_parse_from(&line).map_err(|error| {
+        let text = error.to_string();
+        let first = text.split("\n\n").next().unwrap_or(&text);
+        let message = first.trim_start_matches("error: ").trim_end().to_owned();
+        Failure { message, hint: None, error: None }
+    })?;
+    let mut host = Host::caller(caller, line);
+    match run(cli, &mut host) {
+        Ok(()) => Ok(host.said()),
+        Err(error) => {
+            let (message, hint) = output::in_words(&error);
+            Err(Failure { message, hint, error: Some(error) })
+        }
+    }
+}
+
+/// The strengths that `--l2 TEXT` means: a list, or a range such as `1e-4..1e2:50`.
+pub fn strengths(text: &str) -> Result<Vec<f64>, String> {
+    text.parse::<strengths::Strengths>().map(|strengths| strengths.values().to_vec())
+}
+
+/// What a page shows of a dial's file.
+pub fn page_of_dial(file: &std::path::Path) -> anyhow::Result<page::Page> {
+    dial::page(&afterfit::dial::DialFile::open(file)?, file)
+}
+
+fn run(cli: Cli, host: &mut Host<'_>) -> anyhow::Result<()> {
+    if let Some(threads) = cli.threads {
+        if threads > MOST_THREADS {
+            let message = format!("--threads {threads} is more than the {MOST_THREADS} this starts");
+            return Err(output::Advice::error(message, "leave it out for one per core"));
+        }
+        afterfit::set_threads(threads)?;
+    }
+    match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Fit(args) => fit::run(&args, host),
+        Command::Predict(args) => predict::run(&args),
+        Command::Average(args) => average::run(&args, host),
+        Command::Dial(command) => dial::run(&command),
+        Command::Serve(args) => serve::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Data(command) => data::run(&command),
+        Command::Weights(args) => weights::run(&args, host),
+        Command::Theory(command) => theory::run(&command, host),
+        Command::Plan(args) => plan::run(&args, host),
+    }
+}

@@ -1,0 +1,156 @@
+//! Formats that are not read here: what a file or folder is, and the one line that turns it into something that is.
+
+use std::io::Read;
+use std::path::Path;
+
+/// What a folder holds that is not read, if it is known: itself, or the folders of a run in it.
+pub(super) fn of_folder(folder: &Path) -> Option<String> {
+    look(folder, 2)
+}
+
+/// The same, in folders at most this many below. (Links may lead back.)
+fn look(folder: &Path, depth: usize) -> Option<String> {
+    let listed = std::fs::read_dir(folder).ok()?.take(10_000).flatten();
+    let mut entries: Vec<String> = listed.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    entries.sort();
+    let has = |name: &str| entries.iter().any(|entry| entry == name);
+    let any = |test: fn(&str) -> bool| entries.iter().find(|entry| test(entry));
+    let shown = folder.display();
+    if any(|name| name.ends_with("_model_states.pt")).is_some()
+        && any(|name| name.starts_with("zero_pp_rank_")).is_some()
+        || any(|name| name.ends_with("_optim_states.pt")).is_some()
+    {
+        // (The script lies beside the folder of a step.)
+        return Some(format!("a DeepSpeed ZeRO checkpoint, whose weights are spread over its ranks. {}", zero(folder)));
+    }
+    if has("_CHECKPOINT_METADATA") || has("_METADATA") || has("manifest.ocdbt") {
+        // (A manager of checkpoints puts the arrays one folder below.)
+        let inner = folder.join("default");
+        let inner = if inner.join("_METADATA").is_file() { inner } else { folder.into() };
+        let inner = inner.display();
+        return Some(format!(
+            "an orbax checkpoint, which is not read. Convert it: python -c \"import os, jax, numpy as np, orbax.checkpoint as \
+             o; t = o.PyTreeCheckpointer().restore(os.path.abspath('{inner}')); np.savez('{shown}.npz', **{{'.'.join(str(getattr(k, 'key', \
+             getattr(k, 'idx', k))) for k in p): np.asarray(v) for p, v in jax.tree_util.tree_flatten_with_path(t)[0]}})\""
+        ));
+    }
+    if let Some(reason) = entries.iter().find_map(|name| of_name(&folder.join(name))) {
+        return Some(reason);
+    }
+    // (flax calls its files `checkpoint_10`.)
+    let bare = entries.iter().filter(|name| !name.contains('.')).map(|name| folder.join(name));
+    if let Some(reason) = bare.filter(|path| path.is_file()).take(3).find_map(|path| of_start(&path, &start_of(&path)?))
+    {
+        return Some(reason);
+    }
+    // One of the checkpoints of a run tells for all.
+    let steps = entries.iter().filter(|name| depth > 0 && !name.starts_with('.')).map(|name| folder.join(name));
+    steps.filter(|path| path.is_dir()).take(3).find_map(|path| {
+        look(&path, depth - 1).map(|reason| if depth == 2 { format!("{}: {reason}", path.display()) } else { reason })
+    })
+}
+
+/// A file's first bytes.
+fn start_of(path: &Path) -> Option<Vec<u8>> {
+    let mut start = Vec::new();
+    super::open_plain(path).ok()?.take(16).read_to_end(&mut start).ok()?;
+    Some(start)
+}
+
+/// How DeepSpeed's own script makes a checkpoint of one.
+fn zero(folder: &Path) -> String {
+    let above = folder.parent().unwrap_or(folder).display();
+    let step = folder.file_name().unwrap_or_default().to_string_lossy();
+    format!(
+        "Gather them, step by step: python {above}/zero_to_fp32.py {above} OUT/{step} -t {step} (the script DeepSpeed saved \
+         there), then average OUT"
+    )
+}
+
+/// Why weights that are placeholders are refused.
+pub(super) const PLACEHOLDER: &str = "its weights are empty placeholders: DeepSpeed ZeRO-3 keeps the numbers in its \
+                                      ranks' own files. Gather them, step by step: python zero_to_fp32.py RUN OUT/STEP -t STEP \
+                                      (the script DeepSpeed saved in RUN), then average OUT";
+
+/// What a file is that is not read, by its name.
+pub(super) fn of_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let shown = path.display();
+    let ends = |ending: &str| name.ends_with(ending);
+    if ends(".msgpack") {
+        return Some(msgpack(path));
+    }
+    if ends(".keras") {
+        return Some(keras(path));
+    }
+    if ends(".h5") || ends(".hdf5") {
+        return Some(hdf5(path));
+    }
+    if ends(".gguf") {
+        return Some(gguf());
+    }
+    if ends(".onnx") {
+        return Some(format!(
+            "an ONNX model, which is not read. Average the framework's own checkpoints and export the average, or convert \
+             its weights: python -c \"import onnx, numpy as np; np.savez('{shown}.npz', **{{t.name: \
+             onnx.numpy_helper.to_array(t) for t in onnx.load('{shown}').graph.initializer}})\""
+        ));
+    }
+    let data = name.rsplit_once(".data-").filter(|(_, shard)| shard.contains("-of-")).map(|(stem, _)| stem);
+    if let Some(stem) = data.or_else(|| name.strip_suffix(".index")) {
+        let prefix = path.with_file_name(stem);
+        let prefix = prefix.display();
+        return Some(format!(
+            "a part of a TensorFlow checkpoint, which is not read. Convert it: python -c \"import tensorflow as tf, numpy \
+             as np; r = tf.train.load_checkpoint('{prefix}'); np.savez('{prefix}.npz', **{{k: r.get_tensor(k) for k, d in \
+             r.get_variable_to_dtype_map().items() if d.is_floating or d.is_integer}})\""
+        ));
+    }
+    None
+}
+
+/// What a file is that is not read, by its first bytes.
+pub(super) fn of_start(path: &Path, start: &[u8]) -> Option<String> {
+    match start {
+        [0x89, b'H', b'D', b'F', ..] => Some(hdf5(path)),
+        [b'G', b'G', b'U', b'F', ..] => Some(gguf()),
+        // A map of few entries whose first key is text. (A pickle begins with 0x80.)
+        [0x81..=0x8f, 0xa1..=0xbf | 0xd9, ..] => Some(msgpack(path)),
+        _ => of_name(path),
+    }
+}
+
+/// What flax serializes, its counters and empty branches among the arrays.
+fn msgpack(path: &Path) -> String {
+    let shown = path.display();
+    format!(
+        "a flax msgpack file, which is not read. Convert it: python -c \"import numpy as np; from flax.serialization import \
+         msgpack_restore as r; from flax.traverse_util import flatten_dict as f; from safetensors.numpy import save_file; \
+         save_file({{k: np.asarray(v) for k, v in f(r(open('{shown}', 'rb').read()), sep='.').items() if v is not None}}, \
+         '{shown}.safetensors')\""
+    )
+}
+
+/// Keras' own archive, which holds its weights as HDF5.
+pub(super) fn keras(path: &Path) -> String {
+    let shown = path.display();
+    format!(
+        "a Keras model, which is not read. Convert its weights: python -c \"import keras, numpy as np; \
+         np.savez('{shown}.npz', **{{w.path: np.asarray(w) for w in keras.models.load_model('{shown}', compile=False).weights}})\""
+    )
+}
+
+fn hdf5(path: &Path) -> String {
+    let shown = path.display();
+    format!(
+        "an HDF5 file (Keras weights, say), which is not read. Convert it: python -c \"import h5py, numpy as np; d = {{}}; \
+         h5py.File('{shown}').visititems(lambda k, v: d.update({{k: v[()]}}) if isinstance(v, h5py.Dataset) else None); \
+         np.savez('{shown}.npz', **d)\""
+    )
+}
+
+fn gguf() -> String {
+    "a gguf file, whose weights are quantized as a rule, which is not read. Average the checkpoints it was made from, then \
+     convert the average (llama.cpp's convert_hf_to_gguf.py)"
+        .into()
+}

@@ -1,0 +1,116 @@
+//! The small files beside a checkpoint's weights that a user needs to load it, and which of them are copied into outputs.
+//!
+//! A link in a stranger's folder may lead anywhere. Followed are those that stay inside the checkpoint's own folder, and those
+//! of Hugging Face's cache (`models--x/snapshots/REVISION/config.json` → `models--x/blobs/HASH`), where `blobs` is a
+//! folder and no link itself. Bytes are copied, and no permission bits: outputs follow the umask.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::folder::{ENDINGS, is_training_file, names};
+use super::parts::{components, is_copy};
+use super::{Result, distributed};
+use crate::files::FileError;
+use crate::files::atomic::make_folders_of;
+use crate::files::source::open_plain;
+
+/// A sidecar file is a configuration or a vocabulary.
+const MOST_SIDECAR: u64 = 256 << 20;
+
+/// Files beside the weights that a user needs to load them: configuration, vocabulary, also those in the subfolders of a
+/// pipeline (`vae/config.json`). Second, those that are left alone: links that lead out of the model's own folders, and
+/// what is larger than any configuration.
+pub fn sidecars(folder: &Path) -> Result<(Vec<String>, Vec<String>)> {
+    let (mut copied, mut left) = (Vec::new(), Vec::new());
+    let inside = names(folder)?;
+    let trusted = trusted(folder);
+    let components = components(folder, &inside);
+    sidecars_in(folder, "", &inside, &trusted, &mut copied, &mut left);
+    for name in components.iter().filter(|name| !is_copy(name)) {
+        // (A subfolder that is a link out is left alone as a whole.)
+        if !leads_into(&folder.join(name), &trusted) {
+            left.push(name.clone());
+            continue;
+        }
+        let inside = names(&folder.join(name))?;
+        sidecars_in(folder, &format!("{name}/"), &inside, &trusted, &mut copied, &mut left);
+    }
+    Ok((copied, left))
+}
+
+/// Where links may lead: into the checkpoint's own folder, and into the blobs of a cache it is a snapshot of.
+fn trusted(folder: &Path) -> Vec<PathBuf> {
+    let Ok(own) = folder.canonicalize() else { return Vec::new() };
+    let mut trusted = Vec::new();
+    if let Some(snapshots) = own.parent().filter(|parent| parent.ends_with("snapshots"))
+        && let Some(model) = snapshots.parent()
+    {
+        let blobs = model.join("blobs");
+        if blobs.symlink_metadata().is_ok_and(|details| details.is_dir()) {
+            trusted.push(blobs);
+        }
+    }
+    trusted.push(own);
+    trusted
+}
+
+fn leads_into(path: &Path, trusted: &[PathBuf]) -> bool {
+    path.canonicalize().is_ok_and(|target| trusted.iter().any(|folder| target.starts_with(folder)))
+}
+
+fn sidecars_in(
+    folder: &Path,
+    prefix: &str,
+    inside: &[String],
+    trusted: &[PathBuf],
+    copied: &mut Vec<String>,
+    left: &mut Vec<String>,
+) {
+    for name in inside {
+        let name = format!("{prefix}{name}");
+        let path = folder.join(&name);
+        let Ok(details) = path.symlink_metadata() else { continue };
+        let is_weight = ENDINGS
+            .iter()
+            .chain(&[".h5", ".msgpack", ".onnx", ".index.json", ".gguf", distributed::ENDING])
+            .any(|ending| name.ends_with(ending));
+        if is_weight || name == distributed::RECORD || prefix.is_empty() && is_training_file(&name) || details.is_dir()
+        {
+            continue;
+        }
+        if details.is_symlink() {
+            if path.is_dir() {
+                continue;
+            }
+            if !leads_into(&path, trusted) || !path.is_file() {
+                left.push(name);
+                continue;
+            }
+        } else if !details.is_file() {
+            continue;
+        }
+        if std::fs::metadata(&path).is_ok_and(|details| details.len() <= MOST_SIDECAR) {
+            copied.push(name);
+        } else {
+            left.push(name);
+        }
+    }
+}
+
+/// Copies them: their bytes, and nothing else of them.
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
+    let trusted = trusted(from);
+    for name in sidecars(from)?.0 {
+        let (source, target) = (from.join(&name), to.join(&name));
+        make_folders_of(&name, to).map_err(FileError::io(&target))?;
+        // (Looked at once more, and opened where it really is: a link changed since then leads nowhere new.)
+        let real = source.canonicalize().map_err(FileError::io(&source))?;
+        if !trusted.iter().any(|folder| real.starts_with(folder)) {
+            return Err(FileError::malformed(&source, "a link that leads out of the checkpoint").into());
+        }
+        let mut bytes = std::io::Read::take(open_plain(&real)?, MOST_SIDECAR + 1);
+        let mut file = File::options().write(true).create_new(true).open(&target).map_err(FileError::io(&target))?;
+        std::io::copy(&mut bytes, &mut file).map_err(FileError::io(&source))?;
+    }
+    Ok(())
+}
