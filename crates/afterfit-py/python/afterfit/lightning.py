@@ -1,0 +1,95 @@
+"""A dial in one line of a Lightning trainer.
+
+``Trainer(callbacks=[DialCallback(l2=(1e-5, 1e-2))])``; after ``fit``, ``callback.read(3e-4)`` is the model at that strength. The
+module's own weights are never replaced: what the trainer validates, saves and ends with is what it trained. The dial is saved with
+every checkpoint and found again when training goes on from one.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+try:
+    import lightning.pytorch as pl
+except ImportError:  # the package that Lightning was before
+    import pytorch_lightning as pl  # type: ignore[no-redef]
+
+from .torch import Dial
+from .torch.callback import KeepsDial
+
+__all__ = ["DialCallback"]
+
+
+class DialCallback(KeepsDial, pl.Callback):
+    """Keeps a :class:`afterfit.torch.Dial` of every step a trainer takes.
+
+    Parameters
+    ----------
+    l2
+        The range of strengths to be read afterwards.
+    save
+        A file for the dial when training ends: ``afterfit dial read`` reads it.
+    **options
+        Of :class:`afterfit.torch.Dial`; ``schedule="trainer"`` stands for the trainer's own scheduler, which must then be stepped
+        after every step (``"interval": "step"``).
+
+    Attributes
+    ----------
+    dial
+        The dial, once training has begun.
+    """
+
+    def __init__(
+        self, l2: tuple[float, float] | None = None, *, save: str | os.PathLike[str] | None = None, **options: Any
+    ) -> None:
+        self.options = {"l2": l2, **options}
+        self.save = save
+        self.dial: Dial | None = None
+        self._restored: dict[str, Any] | None = None
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Refuse what cannot be watched."""
+        strategy = type(trainer.strategy).__name__
+        if stage == "fit" and strategy in ("FSDPStrategy", "DeepSpeedStrategy"):
+            raise ValueError(f"{strategy} hides the parameters its optimizer moves: use ModelParallelStrategy (FSDP2) or DDP")
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin to watch: weights and optimizers are restored by now."""
+        if self.dial is not None:
+            self.dial.close()
+        options = dict(self.options)
+        if options.get("steps") is None:
+            planned = trainer.estimated_stepping_batches
+            options["steps"] = int(planned) if planned not in (float("inf"), -1) else None
+        if options.get("schedule") == "trainer":
+            configured = trainer.lr_scheduler_configs
+            if len(configured) != 1 or configured[0].interval != "step" or configured[0].frequency != 1:
+                raise ValueError('schedule="trainer" needs one scheduler that is stepped after every step')
+            options["schedule"] = configured[0].scheduler
+        self.dial = Dial(pl_module, trainer.optimizers, **options)
+        if self._restored is not None:
+            self.dial.load_state_dict(self._restored)
+            self._restored = None
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the dial, if asked to."""
+        if self.dial is not None:
+            self.dial.close()
+            if self.save is not None and (trainer.is_global_zero or self.dial.sharded):
+                self.dial.save(self.save)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        if self.dial is None:
+            return {}
+        if self.dial.sharded:
+            words = "a checkpoint of Lightning does not hold shards: save callback.dial with torch.distributed.checkpoint"
+            warnings.warn(words, stacklevel=2)
+            return {}
+        return {"dial": self.dial.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What a checkpoint kept: taken over when training begins."""
+        self._restored = state_dict.get("dial")

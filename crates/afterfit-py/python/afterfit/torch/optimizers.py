@@ -1,0 +1,109 @@
+"""Optimizers as rows of afterfit's table, models without wrappers, and schedules run ahead."""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+_ADAM_LIKE = {"adam", "adamw", "nadam", "radam", "adamax", "soap", "shampoo", "distributedshampoo"}
+_WITHOUT_MOMENTUM = {"rmsprop", "adagrad"}
+_HEURISTICS = {"adafactor", "lamb", "lars", "lbfgs", "lion", "muon", "signsgd"}
+_VARIANTS = re.compile(r"paged|fused|deepspeed|cpu|multitensor|8bit|4bit|fp8|32bit|_")
+
+
+def momentum_of(group: Mapping[str, Any]) -> float:
+    if "betas" in group:
+        return float(group["betas"][0])
+    return float(group.get("momentum") or 0.0)
+
+
+def has_buffer(kind: str, group: Mapping[str, Any]) -> bool:
+    """Whether the group says what stays of a momentum buffer at each step."""
+    return kind in ("heavy-ball", "nesterov", "adam") and ("betas" in group or "momentum" in group)
+
+
+def recurrence_of(optimizer: Optimizer, group: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
+    """What afterfit calls this optimizer, and its constants: by the names of its class and those it is derived from."""
+    for kind in type(optimizer).__mro__:
+        name = _VARIANTS.sub("", kind.__name__.lower())
+        if name == "sgd" and "lr" in group:
+            momentum = momentum_of(group)
+            if momentum == 0.0:
+                return "sgd", {}
+            if group.get("nesterov"):
+                return "nesterov", {"momentum": momentum}
+            return "heavy-ball", {"momentum": momentum, "dampening": float(group.get("dampening") or 0.0)}
+        if name in _ADAM_LIKE and "betas" in group:
+            decoupled = group.get("decoupled_weight_decay", "adamw" in name)
+            decay = float(group.get("weight_decay") or 0.0) if decoupled else 0.0
+            return "adam", {"beta1": momentum_of(group), "weight_decay": decay}
+        if name in _WITHOUT_MOMENTUM and not group.get("momentum"):
+            return "adam", {"beta1": 0.0}
+        if name in _HEURISTICS:
+            return name, {}
+    return type(optimizer).__name__, {}
+
+
+def unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The optimizer whose ``step`` moves the weights, inside those that wrap it (accelerate's)."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+def unwrapped_model(model: nn.Module) -> nn.Module:
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while isinstance(model, wrappers):
+        model = model.module
+    return model
+
+
+_WRAPPED = re.compile(r"(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+
+
+def clean(name: str) -> str:
+    """A tensor's name without those of torch.compile's and other wrappers."""
+    return _WRAPPED.sub("", name)
+
+
+def foretold(
+    schedule: Any, groups: list[dict[str, Any]], optimizer: Optimizer | None, steps: int | None
+) -> tuple[list[list[float]], list[list[float] | None]]:
+    """The rates, and momenta if they change, of every group and step that a schedule stands for."""
+    if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
+        if steps is None:
+            raise ValueError("a scheduler as schedule needs steps=, how many steps there will be")
+        # A copy of it runs on an optimizer of the same settings that has nothing to do.
+        settings = [
+            {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+            | {"params": [nn.Parameter(torch.zeros(()))]}
+            for group in groups
+        ]
+        stand_in = torch.optim.SGD(settings, lr=0.0)
+        memo = {id(schedule.optimizer): stand_in}
+        runner = copy.deepcopy(schedule, memo)
+        rates: list[list[float]] = [[] for _ in groups]
+        momenta: list[list[float]] = [[] for _ in groups]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # (it runs ahead of optimizer.step)
+            for _ in range(steps):
+                for at, group in enumerate(stand_in.param_groups):
+                    rates[at].append(float(group["lr"]))
+                    momenta[at].append(momentum_of(group))
+                runner.step()
+        return rates, [list(of) for of in momenta]
+    if callable(schedule):
+        if steps is None:
+            raise ValueError("a function as schedule needs steps=, how many steps there will be")
+        schedule = [float(schedule(step)) for step in range(steps)]
+    first = [float(rate) for rate in schedule]
+    own = [float(group["lr"]) for group in groups]
+    ratios = [rate / own[0] if own[0] > 0.0 else 1.0 for rate in own]
+    return [[ratio * rate for rate in first] for ratio in ratios], [None] * len(groups)

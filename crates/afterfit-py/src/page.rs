@@ -1,0 +1,34 @@
+//! The page of a λ path, for notebooks: its program, its looks, and what it shows.
+
+use std::path::PathBuf;
+
+use afterfit_cli::page::{MODULE, Page, STYLE};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::learn::Path;
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("PAGE_MODULE", MODULE)?;
+    module.add("PAGE_STYLE", STYLE)?;
+    module.add_function(wrap_pyfunction!(page, module)?)?;
+    module.add_function(wrap_pyfunction!(page_of_dial, module)?)
+}
+
+fn wrong(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// What a page shows of a path: these fields (JSON), and its models.
+#[pyfunction]
+fn page(path: &Path, fields: &str) -> PyResult<String> {
+    let page: Page = serde_json::from_str(fields).map_err(wrong)?;
+    serde_json::to_string(&path.on_page(page)).map_err(wrong)
+}
+
+/// What a page shows of a dial's file.
+#[pyfunction]
+fn page_of_dial(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    let page = py.detach(|| afterfit_cli::page_of_dial(&path)).map_err(|error| wrong(format!("{error:#}")))?;
+    serde_json::to_string(&page).map_err(wrong)
+}

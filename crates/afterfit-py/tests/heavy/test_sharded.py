@@ -1,0 +1,160 @@
+"""Shards on two and three processes give what one process gives, and go on on another number of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+from problem import flat
+from torch import nn
+
+from afterfit.torch import Dial
+
+RANGE, TARGETS = (1e-2, 1.0), ({"l2": 0.1}, {"l2": 0.7}, {"ema": 0.95})
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    # Seven and five rows: no number of processes here shards them evenly, and some have nothing of a bias.
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)).double()
+
+
+def data(step: int) -> torch.Tensor:
+    return torch.randn(6, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    for step in range(first, last):
+        optimizer.zero_grad()
+        # (The same rows everywhere: the mean over processes is the gradient of one.)
+        model(data(step)).square().mean().backward()
+        optimizer.step()
+
+
+def make(model: nn.Module) -> tuple[torch.optim.Optimizer, Dial]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return optimizer, Dial(model, optimizer, l2=RANGE, ema=(0.9, 0.99), nodes=6, block=5)
+
+
+def readings(dial: Dial) -> list[tuple[dict[str, torch.Tensor], float]]:
+    found = []
+    for target in TARGETS:
+        reading = dial.read(**target)
+        whole = {
+            name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+            for name, tensor in reading.state_dict().items()
+        }
+        found.append((whole, reading.error))
+    return found
+
+
+def begin(rank: int, world: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(os.path.join(folder, f"store-{os.environ['TRIAL']}"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+
+
+def end() -> None:
+    dist.destroy_process_group()
+    # Gloo's threads may outlive the group, and abort the process (SIGABRT) while the interpreter is taken down
+    # (pytorch/pytorch#179291): what was to be written is written, so leave without taking it down.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def sharded(world: int) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = net()
+    mesh = init_device_mesh("cpu", (world,))
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def whole_run(rank: int, world: int, folder: str) -> None:
+    begin(rank, world, folder)
+    model = sharded(world)
+    optimizer, dial = make(model)
+    train(model, optimizer, 0, 13)
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": states, "dial": dial}, checkpoint_id=os.path.join(folder, "checkpoint"))
+    train(model, optimizer, 13, 24)
+    found = readings(dial)
+    dial.save(os.path.join(folder, "run.dial"))
+    if rank == 0:
+        torch.save(found, os.path.join(folder, "whole.pt"))
+    end()
+
+
+def resumed_run(rank: int, world: int, folder: str) -> None:
+    begin(rank, world, folder)
+    model = sharded(world)
+    optimizer, dial = make(model)
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    weights, states = get_state_dict(model, optimizer)
+    state = {"model": weights, "optimizer": states, "dial": dial}
+    dcp.load(state, checkpoint_id=os.path.join(folder, "checkpoint"))
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+    assert dial.steps == 13
+    train(model, optimizer, 13, 24)
+    found = readings(dial)
+    if rank == 0:
+        torch.save(found, os.path.join(folder, "resumed.pt"))
+    end()
+
+
+def ddp_run(rank: int, world: int, folder: str) -> None:
+    begin(rank, world, folder)
+    model = nn.parallel.DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    # One process is enough: weights are the same everywhere.
+    dial = Dial(model, optimizer, l2=RANGE, ema=(0.9, 0.99), nodes=6, block=5) if rank == 0 else None
+    train(model, optimizer, 0, 24)
+    if dial is not None:
+        torch.save(readings(dial), os.path.join(folder, "ddp.pt"))
+    end()
+
+
+def spawn(run, world: int, folder: Path, trial: int) -> None:
+    os.environ["TRIAL"] = str(trial)
+    mp.spawn(run, (world, str(folder)), nprocs=world)
+
+
+def compare(found, expected) -> None:
+    for (one, error), (two, other) in zip(found, expected, strict=False):
+        assert torch.allclose(flat(one), flat(two), atol=1e-13) and error == pytest.approx(other)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    model = net()
+    optimizer, dial = make(model)
+    train(model, optimizer, 0, 24)
+    return readings(dial)
+
+
+@pytest.mark.parametrize(("world", "then"), [(2, 3), (3, 2)])
+def test_shards_are_the_whole(world: int, then: int, tmp_path: Path, alone) -> None:
+    spawn(whole_run, world, tmp_path, 0)
+    compare(torch.load(tmp_path / "whole.pt"), alone)
+    loaded = Dial.load(tmp_path / "run.dial", net())
+    compare(readings(loaded), alone)
+    spawn(resumed_run, then, tmp_path, 1)
+    compare(torch.load(tmp_path / "resumed.pt"), alone)
+
+
+def test_one_process_of_ddp_is_enough(tmp_path: Path, alone) -> None:
+    spawn(ddp_run, 2, tmp_path, 0)
+    compare(torch.load(tmp_path / "ddp.pt"), alone)

@@ -1,0 +1,410 @@
+"""The estimators beside scikit-learn's own, at every strength."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sklearn
+from scipy import sparse
+from sklearn import linear_model
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_iris, make_classification
+from sklearn.kernel_ridge import KernelRidge as TheirKernelRidge
+from sklearn.metrics import get_scorer, make_scorer, mean_squared_error
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, StratifiedKFold, TimeSeriesSplit, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from afterfit.sklearn import (
+    Folds,
+    KernelRidge,
+    KernelRidgeCV,
+    LogisticRegression,
+    LogisticRegressionCV,
+    PoissonRegressor,
+    PoissonRegressorCV,
+    RegularizationPathDisplay,
+    Ridge,
+    RidgeCV,
+    logistic_path,
+    ridge_path,
+)
+
+ALPHAS = np.geomspace(1e-3, 1e3, 7)
+CS = np.geomspace(1e-3, 1e2, 6)
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    return X * 20, y
+
+
+@pytest.fixture(scope="module")
+def iris():
+    return load_iris(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def two():
+    return make_classification(150, 6, n_informative=4, flip_y=0.2, random_state=3)
+
+
+@pytest.fixture(scope="module")
+def counts():
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(200, 4))
+    return X, rng.poisson(np.exp(0.3 + X @ [0.5, -0.3, 0.0, 0.2])).astype(float)
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return lambda n: np.random.default_rng(5).uniform(0.1, 3.0, n)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_ridge_is_scikit_learns_at_every_strength(diabetes, weights, intercept, weighted):
+    X, y = diabetes
+    w = weights(len(y)) if weighted else None
+    alphas, coefs, intercepts = ridge_path(X, y, alphas=ALPHAS, fit_intercept=intercept, sample_weight=w)
+    for alpha, coef, b in zip(alphas, coefs, intercepts, strict=True):
+        theirs = linear_model.Ridge(alpha=alpha, fit_intercept=intercept).fit(X, y, sample_weight=w)
+        np.testing.assert_allclose(coef, theirs.coef_, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(b, theirs.intercept_, rtol=1e-8, atol=1e-9)
+        ours = Ridge(alpha=alpha, fit_intercept=intercept).fit(X, y, sample_weight=w)
+        np.testing.assert_allclose(ours.coef_, coef, rtol=1e-9, atol=1e-10)
+
+
+def test_more_features_than_rows():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 80)), rng.normal(size=30)
+    for alpha in ALPHAS:
+        theirs = linear_model.Ridge(alpha=alpha).fit(X, y)
+        np.testing.assert_allclose(Ridge(alpha=alpha).fit(X, y).coef_, theirs.coef_, rtol=1e-7, atol=1e-9)
+
+
+def test_several_targets_and_a_strength_for_each(diabetes):
+    X, y = diabetes
+    Y = np.column_stack([y, np.sqrt(y), -y])
+    theirs = linear_model.Ridge(alpha=2.0).fit(X, Y)
+    ours = RidgeCV(alphas=[0.5, 2.0, 8.0], cv=3).fit(X, Y)
+    assert ours.coefs_.shape == (3, 3, 10)
+    np.testing.assert_allclose(ours.at(2.0).coef_, theirs.coef_, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(ours.predict(X, alpha=2.0), theirs.predict(X), rtol=1e-8)
+    each = [0.5, 2.0, 8.0]
+    theirs = linear_model.Ridge(alpha=each).fit(X, Y)
+    np.testing.assert_allclose(Ridge(alpha=each).fit(X, Y).coef_, theirs.coef_, rtol=1e-8, atol=1e-9)
+    with pytest.raises(ValueError, match="2 strengths are given for 3 targets"):
+        Ridge(alpha=[1.0, 2.0]).fit(X, Y)
+    # The default score is that of scikit-learn, for several targets as well.
+    held = [(train, test) for train, test in KFold(3).split(X)]
+    for fold, (train, test) in enumerate(held):
+        for at, alpha in enumerate(ours.alphas_):
+            model = linear_model.Ridge(alpha=alpha).fit(X[train], Y[train])
+            expected = -mean_squared_error(Y[test], model.predict(X[test]))
+            np.testing.assert_allclose(ours.scores_[fold, at], expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("data", ["two", "iris"])
+@pytest.mark.parametrize("class_weight", [None, "balanced", {0: 3.0, 1: 0.5}])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_logistic_is_scikit_learns_at_every_strength(data, class_weight, weighted, weights, request):
+    X, y = request.getfixturevalue(data)
+    X = StandardScaler().fit_transform(X)
+    w = weights(len(y)) if weighted else None
+    Cs, coefs, intercepts = logistic_path(X, y, Cs=CS, class_weight=class_weight, sample_weight=w)
+    for C, coef, b in zip(Cs, coefs, intercepts, strict=True):
+        theirs = linear_model.LogisticRegression(C=C, tol=1e-10, max_iter=10_000, class_weight=class_weight)
+        theirs.fit(X, y, sample_weight=w)
+        ours = LogisticRegression(C=C, class_weight=class_weight).fit(X, y, sample_weight=w)
+        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=2e-4)
+        np.testing.assert_allclose(ours.predict_log_proba(X), np.log(ours.predict_proba(X)), atol=1e-9)
+        # An excess of a billionth is a distance of its root.
+        size = np.abs(theirs.coef_).max()
+        np.testing.assert_allclose(ours.coef_, coef, atol=1e-4 * size)
+        np.testing.assert_allclose(coef, theirs.coef_, atol=1e-3 * max(1.0, size))
+        assert b.shape == theirs.intercept_.shape
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_poisson_is_scikit_learns_at_every_strength(counts, weights, weighted):
+    X, y = counts
+    w = weights(len(y)) if weighted else None
+    for alpha in ALPHAS:
+        theirs = linear_model.PoissonRegressor(alpha=alpha, tol=1e-10, max_iter=10_000).fit(X, y, sample_weight=w)
+        ours = PoissonRegressor(alpha=alpha, tol=1e-12).fit(X, y, sample_weight=w)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+        np.testing.assert_allclose(ours.score(X, y), theirs.score(X, y), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf", "polynomial", "laplacian"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_kernel_ridge_is_scikit_learns_at_every_strength(diabetes, weights, kernel, weighted):
+    X, y = diabetes[0][:80], diabetes[1][:80]
+    w = weights(len(y)) if weighted else None
+    model = KernelRidgeCV(alphas=ALPHAS[1:], kernel=kernel, cv=4).fit(X, y, sample_weight=w)
+    for alpha in ALPHAS[1:]:
+        theirs = TheirKernelRidge(alpha=alpha, kernel=kernel).fit(X, y, sample_weight=w)
+        np.testing.assert_allclose(model.predict(X, alpha=alpha), theirs.predict(X), rtol=1e-6, atol=1e-4)
+        ours = KernelRidge(alpha=alpha, kernel=kernel).fit(X, y, sample_weight=w)
+        np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=1e-6, atol=1e-4)
+    assert model.coefs_.shape == (6, 80)
+
+
+@pytest.mark.parametrize(
+    ("cv", "one", "unit", "data"),
+    [
+        (RidgeCV((1e-2, 1e2)), linear_model.Ridge(), "alpha", "diabetes"),
+        (LogisticRegressionCV((1e-2, 1e2)), linear_model.LogisticRegression(tol=1e-10, max_iter=10_000), "C", "two"),
+        (PoissonRegressorCV((1e-3, 1e1)), linear_model.PoissonRegressor(tol=1e-10, max_iter=10_000), "alpha", "counts"),
+    ],
+)
+def test_any_strength_of_the_range(cv, one, unit, data, request):
+    """Between the strengths of the fit, too, and within the error that is promised."""
+    X, y = request.getfixturevalue(data)
+    model = clone(cv).fit(X, y)
+    for strength in [0.0137, 0.5, 7.77]:
+        theirs = clone(one).set_params(**{unit: strength}).fit(X, y)
+        at = model.at(strength)
+        assert getattr(at, unit) == strength
+        length = np.linalg.norm(theirs.coef_)
+        error = model.error_(strength)
+        assert 0 <= error < 1e-3
+        assert np.linalg.norm(at.coef_ - theirs.coef_) <= (error + 2e-4) * length
+        np.testing.assert_array_equal(model.predict(X, strength), at.predict(X))
+    # A strength of the fit is the fit's.
+    own = getattr(model, f"{unit}s_")
+    np.testing.assert_array_equal(model.at(own[3]).coef_, model.coefs_[3])
+    with pytest.raises(ValueError, match=f"{unit} of 1000000.0 is not possible: from .* to .*, the range that was fitted"):
+        model.at(1e6)
+    with pytest.raises(ValueError, match="name the same thing"):
+        model.predict(X, 1.0, l2=1.0)
+    chosen = model.at()
+    np.testing.assert_array_equal(chosen.predict(X), model.predict(X))
+
+
+def test_our_unit_is_the_commands(diabetes):
+    X, y = diabetes
+    n = len(y)
+    by_l2, by_alpha = Ridge(l2=0.1).fit(X, y), Ridge(alpha=0.1 * n).fit(X, y)
+    np.testing.assert_allclose(by_l2.coef_, by_alpha.coef_, rtol=1e-12)
+    model = RidgeCV(l2="1e-3..1e1:20").fit(X, y)
+    np.testing.assert_allclose(model.alphas_, np.geomspace(1e-3, 1e1, 20) * n, rtol=1e-9)
+    np.testing.assert_array_equal(model.predict(X, l2=1e-3), model.predict(X, alpha=model.alphas_[0]))
+    np.testing.assert_allclose(model.predict(X, l2=0.0123), Ridge(l2=0.0123).fit(X, y).predict(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("model", "extra", "make"), [
+    ("linear", [], lambda **k: RidgeCV(l2="1e-3..1e1:20", **k)),
+    ("linear", ["--standardize"], lambda **k: RidgeCV(l2="1e-3..1e1:20", standardize=True, **k)),
+    ("softmax", [], lambda **k: LogisticRegressionCV(l2="1e-3..1e1:20", random_state=3, tol=None, **k)),
+    ("poisson", [], lambda **k: PoissonRegressorCV(l2="1e-3..1e1:20", random_state=3, tol=None, **k)),
+    ("kernel", ["--target-as", "number"],
+     lambda **k: KernelRidgeCV(l2="1e-3..1e1:20", kernel="rbf", fit_intercept=True, **k)),
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_bit_for_bit_what_the_command_fits(tmp_path, model, extra, make, dtype):
+    from safetensors.numpy import load_file
+
+    X, y = load_iris(return_X_y=True)
+    X = X.astype(dtype)
+    np.savez(tmp_path / "data.npz", x=X, y=y.astype(float))
+    file = tmp_path / "model.safetensors"
+    command = ["fit", str(tmp_path / "data.npz"), "--target", "y", "--model", model, "--l2", "1e-3..1e1:20", "--cv", "5",
+               "--seed", "3", "-o", str(file), "--quiet", *extra]  # fmt: skip
+    subprocess.run([sys.executable, "-m", "afterfit", *command], check=True, capture_output=True)
+    stored = load_file(file)
+    ours = make(cv=Folds(5, seed=3)).fit(X, y)
+    coef = ours.dual_coef_ if model == "kernel" else ours.coef_
+    if model == "kernel" and dtype == np.float32:
+        # (Kernels are of float64 here.)
+        np.testing.assert_allclose(np.atleast_2d(coef), stored["weight"], rtol=1e-3, atol=1e-3)
+        return
+    np.testing.assert_array_equal(np.atleast_2d(coef), stored["weight"])
+    np.testing.assert_array_equal(np.atleast_1d(ours.intercept_), stored["bias"])
+
+
+@pytest.mark.parametrize("container", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array])
+def test_sparse_features(container, two):
+    X, y = two
+    X = np.where(np.abs(X) > 0.7, X, 0.0)
+    for model in (RidgeCV([0.1, 1.0], cv=3), LogisticRegressionCV([0.1, 1.0], cv=3), KernelRidge(kernel="rbf")):
+        dense, of_sparse = clone(model).fit(X, y), clone(model).fit(container(X), y)
+        np.testing.assert_allclose(dense.predict(X), of_sparse.predict(container(X)), rtol=1e-6)
+    # Entries that are stored twice are added up, and the matrix is left as it is.
+    twice = sparse.csr_matrix((np.ones(4), np.array([0, 0, 1, 0]), np.array([0, 2, 3, 4])), shape=(3, 2))
+    ridge = Ridge().fit(twice, [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(ridge.coef_, Ridge().fit(twice.toarray(), [1.0, 2.0, 3.0]).coef_, rtol=1e-9)
+    assert twice.nnz == 4
+
+
+def test_orders_and_precisions_are_one_model(diabetes):
+    X, y = diabetes
+    as_is = Ridge().fit(X, y).coef_
+    np.testing.assert_array_equal(Ridge().fit(np.asfortranarray(X), y).coef_, as_is)
+    np.testing.assert_array_equal(Ridge().fit(np.repeat(X, 2, axis=1)[:, ::2], y).coef_, as_is)
+    single = Ridge().fit(X.astype(np.float32), y).coef_
+    np.testing.assert_allclose(single, as_is, rtol=1e-4, atol=1e-2)
+
+
+def test_names_of_columns(diabetes):
+    pd = pytest.importorskip("pandas")
+    X, y = diabetes
+    names = [f"feature {at}" for at in range(X.shape[1])]
+    frame = pd.DataFrame(X, columns=names)
+    model = RidgeCV().fit(frame, y)
+    assert list(model.feature_names_in_) == names
+    assert list(model.at(1.0).feature_names_in_) == names
+    np.testing.assert_allclose(model.predict(frame), RidgeCV().fit(X, y).predict(X), rtol=1e-12)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[names[::-1]])
+
+
+def test_names_of_polars_columns(diabetes):
+    pl = pytest.importorskip("polars")
+    X, y = diabetes
+    frame = pl.DataFrame(X, schema=[f"f{at}" for at in range(X.shape[1])])
+    model = Ridge().fit(frame, y)
+    assert list(model.feature_names_in_) == frame.columns
+
+
+@pytest.mark.parametrize("model", [RidgeCV(), LogisticRegressionCV(Cs=8), PoissonRegressorCV(alphas=8), KernelRidgeCV(alphas=8)])
+def test_pickles_hold_the_path(model, two):
+    X, y = two
+    model = model.fit(X, y)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(model.predict(X, 0.77), again.predict(X, 0.77))
+    assert again.error_(0.77) == model.error_(0.77)
+    assert not hasattr(clone(again), "coefs_")
+
+
+def test_in_pipelines_and_searches(diabetes):
+    X, y = diabetes
+    pipe = make_pipeline(StandardScaler(), RidgeCV((1e-2, 1e2)))
+    assert cross_val_score(pipe, X, y).mean() > 0.4
+    search = GridSearchCV(Ridge(), {"alpha": [0.1, 1.0, 10.0], "standardize": [False, True]}).fit(X, y)
+    theirs = GridSearchCV(linear_model.Ridge(), {"alpha": [0.1, 1.0, 10.0]}).fit(X, y)
+    ours = [
+        score
+        for score, p in zip(search.cv_results_["mean_test_score"], search.cv_results_["params"], strict=True)
+        if not p["standardize"]
+    ]
+    np.testing.assert_allclose(ours, theirs.cv_results_["mean_test_score"], rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "scoring", [None, "r2", "neg_mean_absolute_error", make_scorer(mean_squared_error, greater_is_better=False)]
+)
+@pytest.mark.parametrize("cv", [4, TimeSeriesSplit(4), KFold(3, shuffle=True, random_state=1)])
+def test_folds_and_scores_are_scikit_learns(diabetes, weights, scoring, cv):
+    X, y = diabetes
+    w = weights(len(y))
+    model = RidgeCV(ALPHAS, scoring=scoring, cv=cv).fit(X, y, sample_weight=w)
+    scorer = get_scorer(scoring or "neg_mean_squared_error") if not callable(scoring) else scoring
+    splits = list((KFold(cv) if isinstance(cv, int) else cv).split(X))
+    expected = np.empty((len(splits), len(ALPHAS)))
+    for fold, (train, test) in enumerate(splits):
+        for at, alpha in enumerate(ALPHAS):
+            theirs = linear_model.Ridge(alpha=alpha).fit(X[train], y[train], sample_weight=w[train])
+            expected[fold, at] = scorer(theirs, X[test], y[test], sample_weight=w[test])
+    np.testing.assert_allclose(model.scores_, expected, rtol=1e-7)
+    assert model.alpha_ == ALPHAS[expected.mean(axis=0).argmax()]
+    assert model.alpha_1se_ >= model.alpha_
+
+
+def test_logistic_folds_are_scikit_learns(two):
+    X, y = two
+    ours = LogisticRegressionCV(CS, cv=StratifiedKFold(4), class_weight="balanced", store_cv_results=True).fit(X, y)
+    assert ours.coefs_paths_.shape == (4, len(CS), 1, 6)
+    theirs = linear_model.LogisticRegressionCV(
+        Cs=CS, cv=StratifiedKFold(4), scoring="neg_log_loss", tol=1e-10, max_iter=10_000, class_weight="balanced",
+        l1_ratios=(0.0,), use_legacy_attributes=False,
+    ).fit(X, y)  # fmt: skip
+    np.testing.assert_allclose(ours.scores_, theirs.scores_[:, 0], rtol=1e-4)
+    assert ours.C_ == theirs.C_
+    by_accuracy = LogisticRegressionCV(CS, cv=4, scoring="accuracy").fit(X, y)
+    assert (by_accuracy.scores_ >= 0).all() and (by_accuracy.scores_ <= 1).all()
+
+
+def test_which_strength_is_selected(diabetes):
+    X, y = diabetes
+    model = RidgeCV().fit(X, y)
+    simpler = RidgeCV(select="1se").fit(X, y)
+    assert simpler.alpha_ == model.alpha_1se_ > model.alpha_
+    strongest = RidgeCV(select=lambda alphas, scores: int(alphas.argmax())).fit(X, y)
+    assert strongest.alpha_ == model.alphas_.max()
+    with pytest.raises(ValueError, match="select is 'min', '1se' or a function, not 'best'"):
+        RidgeCV(select="best").fit(X, y)
+
+
+def test_ranges_lists_and_counts(diabetes):
+    X, y = diabetes
+    assert len(RidgeCV((1e-2, 1e2)).fit(X, y).alphas_) == 50
+    assert RidgeCV([1e-2, 1e2]).fit(X, y).alphas_.tolist() == [1e-2, 1e2]
+    counted = RidgeCV(12).fit(X, y).alphas_
+    np.testing.assert_allclose([len(counted), counted[0], counted[-1]], [12, 1e-5 * len(y), 1e2 * len(y)])
+    assert LogisticRegressionCV(5).fit(X, y > 100).Cs_[[0, -1]].tolist() == [1e-4, 1e4]
+    for wrong, words in [
+        ((2.0, 1.0), "is empty"),
+        ([0.0, 1.0], "0.0 is not possible"),
+        ([], "none of them"),
+        ([np.nan], "nan"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            RidgeCV(wrong).fit(X, y)
+    with pytest.raises(ValueError, match="must be above 0"):
+        Ridge(alpha=0.0).fit(X, y)
+
+
+def test_groups_and_routing(two):
+    X, y = two
+    groups = np.repeat(np.arange(15), 10)
+    by_groups = LogisticRegressionCV(CS, cv=GroupKFold(5)).fit(X, y, groups=groups)
+    given = LogisticRegressionCV(CS, cv=list(GroupKFold(5).split(X, y, groups))).fit(X, y)
+    np.testing.assert_array_equal(by_groups.scores_, given.scores_)
+    held = [set(groups[test]) for _, test in Folds(5).split(X, y, groups)]
+    assert sum(len(one) for one in held) == 15
+    with sklearn.config_context(enable_metadata_routing=True):
+        pipe = make_pipeline(
+            StandardScaler().set_fit_request(sample_weight=False), RidgeCV().set_fit_request(sample_weight=True, groups=True)
+        )
+        pipe.fit(X, y, sample_weight=np.ones(len(y)), groups=groups)
+
+
+def test_what_is_wrong_is_said(two):
+    X, y = two
+    with pytest.raises(ValueError, match="from 2 to the 150 rows there are"):
+        RidgeCV(cv=Folds(200)).fit(X, y)
+    with pytest.raises(ValueError, match="only one class"):
+        LogisticRegression().fit(X, np.zeros(len(y)))
+    with pytest.raises(ValueError, match="a count of -1.0 is not possible"):
+        PoissonRegressor().fit(X, np.where(y == 0, -1.0, 1.0))
+    with pytest.raises(ValueError, match="there is no kernel `chi2`"):
+        KernelRidge(kernel="chi2").fit(X, y)
+    with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+        Ridge().fit(X, y, sample_weight=-np.ones(len(y)))
+    one = RidgeCV([1.0]).fit(X, y)
+    with pytest.raises(ValueError, match="only the strengths that were fitted"):
+        one.predict(X, alpha=2.0)
+
+
+def test_display(diabetes):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    X, y = diabetes
+    display = RegularizationPathDisplay.from_estimator(RidgeCV(), X, y)
+    assert len(display.lines_) == 10 and display.score_ax_ is not None
+    other = RegularizationPathDisplay.from_estimator(LogisticRegressionCV(Cs=6).fit(X, y > 100), ax=display.ax_)
+    assert other.ax_ is display.ax_ and other.ax_.get_xscale() == "log"
+
+
+def test_what_is_too_far_off_between_strengths_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 4))
+    model = RidgeCV(alphas=(1e-8, 1e8)).fit(x, x.sum(1) + rng.normal(size=30))
+    assert model.error_(float(model.alphas_[20])) < 1e-9
+    with pytest.raises(ValueError, match="lies between the strengths that were fitted"):
+        model.at(6.9e7)
