@@ -1,0 +1,84 @@
+// The widget in a real JupyterLab: JUPYTER names its command, in an environment that has afterfit and anywidget.
+
+import { spawn, type ChildProcess } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+
+import type { Browser } from "playwright-core";
+import { afterAll, beforeAll, expect, it, vi } from "vitest";
+
+import { card, folder, launch, slider } from "./browser";
+
+const jupyter = process.env.JUPYTER;
+if (!jupyter) throw new Error("JUPYTER names the jupyter to test with");
+
+const cell = (source: string) => ({ cell_type: "code", execution_count: null, id: `c${source.length}`, metadata: {}, outputs: [], source });
+const notebook = {
+  cells: [
+    cell([
+      "from sklearn.datasets import load_digits",
+      "from afterfit.sklearn import LogisticRegressionCV",
+      "from afterfit.widget import Dial",
+      "X, y = load_digits(n_class=4, return_X_y=True)",
+      "X = X / 16",
+      "model = LogisticRegressionCV(l2=(1e-3, 1.0), cv=3).fit(X[:300], y[:300])",
+      "seen = []",
+      "dial = Dial(model, X=X, y=y, image=(8, 8), title='Digits in a notebook')",
+      "dial.observe(lambda change: seen.append(change.new), 'l2')",
+      "dial",
+    ].join("\n")),
+    cell("print('strength', dial.l2, len(seen) > 0, abs(dial.value * dial.l2 * 300 - 1) < 1e-9)"),
+    cell("dial.l2 = 0.02"),
+  ],
+  metadata: { kernelspec: { display_name: "Python 3", language: "python", name: "python3" } },
+  nbformat: 4,
+  nbformat_minor: 5,
+};
+
+let browser: Browser;
+let server: ChildProcess;
+const port = 18_000 + (process.pid % 2000);
+
+beforeAll(async () => {
+  writeFileSync(join(folder, "dial.ipynb"), JSON.stringify(notebook));
+  server = spawn(jupyter, ["lab", "--no-browser", "--allow-root", `--port=${port}`, "--ip=127.0.0.1", "--IdentityProvider.token=page", "--ServerApp.port_retries=0", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"], {
+    cwd: folder, stdio: "ignore", env: { ...process.env, JUPYTER_CONFIG_DIR: join(folder, "jupyter"), JUPYTERLAB_SETTINGS_DIR: join(folder, "settings"), JUPYTERLAB_WORKSPACES_DIR: join(folder, "workspaces") },
+  });
+  browser = await launch();
+  await vi.waitFor(async () => {
+    expect((await fetch(`http://127.0.0.1:${port}/api/status?token=page`)).status).toBe(200);
+  }, { timeout: 120_000, interval: 500 });
+}, 200_000);
+
+afterAll(async () => {
+  await browser.close();
+  server.kill("SIGKILL");
+});
+
+it("moves with Python, and Python with it", async () => {
+  const page = await (await browser.newContext({ viewport: { width: 1400, height: 1000 } })).newPage();
+  const errors: string[] = [];
+  page.on("pageerror", (error) => { errors.push(error.message); });
+  await page.goto(`http://127.0.0.1:${port}/lab/tree/dial.ipynb?token=page&reset`);
+  const cells = page.locator(".jp-CodeCell");
+  await cells.nth(0).locator(".cm-content").click({ timeout: 90_000 });
+  await page.keyboard.press("Shift+Enter");
+  await page.waitForSelector(".afterfit .card b[data-value]", { timeout: 120_000 });
+  expect(await page.locator(".afterfit h1").textContent()).toBe("Digits in a notebook");
+  expect(await page.locator(".afterfit .pictures canvas").count()).toBe(4);
+  // The widget's own style reaches no further.
+  expect(await page.evaluate(() => getComputedStyle(document.body).margin)).toBe("0px");
+  await slider(page).focus();
+  await page.keyboard.press("End");
+  expect((await card(page, "λ")).value).toBe(1);
+  await cells.nth(1).locator(".cm-content").click();
+  await page.keyboard.press("Shift+Enter");
+  await page.waitForFunction(() => document.body.textContent.includes("strength 1.0 True True"), null, { timeout: 60_000 });
+  await cells.nth(2).locator(".cm-content").click();
+  await page.keyboard.press("Shift+Enter");
+  await page.waitForFunction(() => document.querySelector(".afterfit .card b")?.getAttribute("data-value") === "0.02", null, { timeout: 60_000 });
+  await page.locator(".afterfit h1").scrollIntoViewIfNeeded();
+  const keep = process.env.PICTURES;
+  if (keep) await page.screenshot({ path: join(keep, "jupyter.png") });
+  expect(errors.filter((error) => error.includes("afterfit"))).toEqual([]);
+});
