@@ -1,0 +1,250 @@
+"""Rates that change between two files: placed by what the files say, or refused (or noted) where nothing says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim import lr_scheduler as schedulers
+
+from .nets import EPOCHS, PER_EPOCH, Net, batches, fresh, learn
+from .record import Record, recording
+from .trial import FAR, Trial, case, farthest
+
+STEPS = EPOCHS * PER_EPOCH
+
+
+def steady(net: Net) -> Optimizer:
+    return SGD(net.parameters(), lr=0.05, momentum=0.9)
+
+
+def trained(
+    t: Trial,
+    after_step: Callable[[Optimizer, int], object],
+    make: Callable[[Net], Optimizer] = steady,
+    every: int = PER_EPOCH,
+    beside: Callable[[], dict] = dict,
+    before_step: Callable[[Optimizer, int], object] | None = None,
+) -> Record:
+    """A loop that saves every so many steps, after what is done after each; steps count from 0."""
+    folder, net, data = fresh(t.folder / "run"), Net(), batches()
+    with recording() as record:
+        optimizer = make(net)
+        for step in range(STEPS):
+            if before_step:
+                before_step(optimizer, step)
+            learn(net, optimizer, data)
+            after_step(optimizer, step)
+            if (step + 1) % every == 0:
+                record.keep(net)
+                state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "global_step": step + 1}
+                torch.save(state | beside(), folder / f"step{step + 1}.pt")
+    return record
+
+
+def scheduled(t: Trial, make: Callable[[Optimizer], list], each: list[int], before: bool = False, saved: bool = True, every: int = PER_EPOCH, **settings) -> Record:
+    """Schedulers that are stepped every so many steps, after the file is saved or before it, and saved or not."""
+    made: list = []
+
+    def step(optimizer: Optimizer, at: int) -> None:
+        if not made:
+            return
+        for scheduler, per in zip(made, each):
+            if (at + 1) % per == 0:
+                scheduler.step()
+
+    def optimizer_of(net: Net) -> Optimizer:
+        optimizer = settings.get("optimizer", steady)(net)
+        made.extend(make(optimizer))
+        return optimizer
+
+    state = lambda: {f"scheduler_{at}": one.state_dict() for at, one in enumerate(made)} if saved else {}
+    nothing = lambda *_: None
+    if before:
+        # (What the loop does after saving is what it does before the next step.)
+        return trained(t, nothing, optimizer_of, every, state, lambda optimizer, at: step(optimizer, at - 1) if at else None)
+    return trained(t, step, optimizer_of, every, state)
+
+
+def check(t: Trial, record: Record, refused: bool | None = None) -> None:
+    """Right, or refused or noted with --rates. `refused`: which of the two it must be."""
+    t.weights("run", record, otherwise=("--rates", t.rates(record)), note_will_do=True)
+    assert refused is None or any("refused" in did for did in t.did) == refused, t.did
+
+
+def divided(optimizer: Optimizer, step: int, at: int) -> None:
+    if step + 1 == at:
+        optimizer.param_groups[0]["lr"] /= 10
+
+
+@case("torch")
+def a_rate_divided_by_hand_in_the_middle_of_a_gap(t: Trial) -> None:
+    """By ten, half-way between two of six files: no file says when."""
+    check(t, trained(t, lambda optimizer, step: divided(optimizer, step, 100), every=40), refused=True)
+
+
+@case("torch")
+def a_rate_divided_by_hand_late_between_many_files(t: Trial) -> None:
+    """Where it matters little, it is no reason to refuse."""
+    check(t, trained(t, lambda optimizer, step: divided(optimizer, step, 185), every=5), refused=False)
+
+
+@case("torch")
+def steps_down_saved_before_the_scheduler_and_without_it(t: Trial) -> None:
+    """The file's rate is that of the steps before it: nothing says so."""
+    check(t, scheduled(t, lambda o: [schedulers.StepLR(o, 3, 0.1)], [PER_EPOCH], before=True, saved=False), refused=True)
+
+
+@case("torch")
+def the_way_on_of_a_refusal_of_stairs(t: Trial) -> None:
+    """Where the rate begins with the file that has it, the refusal prints the flag to say so."""
+    record = scheduled(t, lambda o: [schedulers.StepLR(o, 3, 0.1)], [PER_EPOCH], saved=False)
+    said = t.refused("run", "--rates", "--rate 0.05,60:0.005,120:", flags=("--l2", ",".join(map(str, record.strengths()))))
+    t.weights("run", record, "--rate", said.split("--rate ")[1].split()[0])
+
+
+@case("torch")
+def a_plateau_saved_every_second_epoch(t: Trial) -> None:
+    made: list = []
+
+    def make(net: Net) -> Optimizer:
+        optimizer = Adam(net.parameters(), lr=2e-3)
+        made.append(schedulers.ReduceLROnPlateau(optimizer, factor=0.1, patience=0, threshold=0.0))
+        return optimizer
+
+    def step(_: Optimizer, at: int) -> None:
+        if (at + 1) % PER_EPOCH == 0:
+            # (Not better in the fifth epoch.)
+            made[0].step(1.0 if at + 1 == 5 * PER_EPOCH else 1 / (at + 2))
+
+    check(t, trained(t, step, make, 2 * PER_EPOCH, lambda: {"scheduler": made[0].state_dict()}))
+
+
+@case("torch")
+def a_schedule_of_epochs_saved_between_them(t: Trial) -> None:
+    check(t, scheduled(t, lambda o: [schedulers.ExponentialLR(o, 0.7)], [PER_EPOCH], saved=False, every=30))
+
+
+@case("torch")
+def a_smooth_schedule_without_its_scheduler(t: Trial) -> None:
+    """Interpolated, and said in numbers how much that can matter."""
+    record = scheduled(t, lambda o: [schedulers.CosineAnnealingLR(o, STEPS)], [1], saved=False)
+    check(t, record, refused=False)
+    strengths = record.strengths()
+    found = t.average("run", "-o", "never", "--dry-run", "--l2", ",".join(f"{l2:.17g}" for l2 in strengths))
+    assert farthest(found, record, strengths)[0] <= FAR, "interpolated, it is right"
+    assert all(0 < row["unplaced"] < 0.2 for row in found["outputs"]), found["outputs"]
+    t.notes("run", record, "interpolated", "% of the weights")
+
+
+@case("torch")
+def the_other_way_on_of_a_refusal_of_stairs(t: Trial) -> None:
+    """The rate set before an epoch whose end is saved with it, in files that count from 0: the refusal prints that flag, too."""
+    folder, net, data = fresh(t.folder / "run"), Net(), batches()
+    with recording() as record:
+        optimizer = steady(net)
+        for epoch in range(EPOCHS):
+            optimizer.param_groups[0]["lr"] = 0.05 * 0.1 ** (epoch // 3)
+            for _ in range(PER_EPOCH):
+                learn(net, optimizer, data)
+            record.keep(net)
+            state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
+            torch.save(state, folder / f"checkpoint_{epoch:04d}.pth")
+    strengths = ("--l2", ",".join(map(str, record.strengths())), "--steps-per-epoch", PER_EPOCH)
+    said = t.refused("run", "--rate 0.05,3:0.005,6:", flags=strengths)
+    t.weights("run", record, "--rate", said.split("--rate ")[2].split()[0], "--steps-per-epoch", PER_EPOCH)
+    t.notes("run", record, "lies behind the run's last step", flags=("--rate", "0.05,400:0.005", "--steps-per-epoch", PER_EPOCH))
+
+
+def lambdas(t: Trial, make: Callable[[Optimizer], object], optimizer: Callable[[Net], Optimizer]) -> Record:
+    return scheduled(t, lambda o: [make(o)], [1], optimizer=optimizer)
+
+
+def two_decays(net: Net) -> Optimizer:
+    return torch.optim.AdamW([{"params": [p for p in net.parameters() if (p.ndim > 1) == wide], "weight_decay": 0.1 * wide} for wide in (True, False)], lr=3e-3)
+
+
+@case("torch")
+def a_cosine_of_transformers_that_warmed_up_before_the_first_file(t: Trial) -> None:
+    """Its function is not saved: a cosine goes through every file, and the whole rate is where the warm-up ends."""
+    from transformers import get_cosine_schedule_with_warmup
+
+    check(t, lambdas(t, lambda o: get_cosine_schedule_with_warmup(o, 15, STEPS), two_decays), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+@case("torch")
+def a_line_of_transformers_that_warmed_up_beyond_the_first_file(t: Trial) -> None:
+    from transformers import get_linear_schedule_with_warmup
+
+    check(t, lambdas(t, lambda o: get_linear_schedule_with_warmup(o, 30, STEPS), lambda net: Adam(net.parameters(), lr=2e-3)), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+@case("torch")
+def a_level_rate_behind_a_warm_up_of_ones_own(t: Trial) -> None:
+    """Every file says the same rate, and a function that was not saved made the steps before the first."""
+    warm = lambda o: schedulers.LambdaLR(o, lambda step: min(1, (step + 1) / 15))
+    check(t, lambdas(t, warm, lambda net: Adam(net.parameters(), lr=2e-3)), refused=True)
+
+
+def restarts(t: Trial, before: bool, ahead: int = 0) -> Record:
+    made: list = []
+
+    def make(net: Net) -> Optimizer:
+        optimizer = Adam(net.parameters(), lr=2e-3)
+        made.append(schedulers.CosineAnnealingWarmRestarts(optimizer, 3, 2))
+        return optimizer
+
+    step = lambda _, at: made[0].step(at // PER_EPOCH + (at % PER_EPOCH + ahead) / PER_EPOCH)
+    nothing = lambda *_: None
+    return trained(t, nothing if before else step, make, beside=lambda: {"scheduler": made[0].state_dict()}, before_step=step if before else None)
+
+
+@case("torch")
+def warm_restarts_stepped_to_parts_of_an_epoch(t: Trial) -> None:
+    """`scheduler.step(epoch + i / n)`, as its documentation has it."""
+    check(t, restarts(t, before=False), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+@case("torch")
+def warm_restarts_stepped_to_parts_before_each_step(t: Trial) -> None:
+    check(t, restarts(t, before=True), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+@case("torch")
+def warm_restarts_stepped_to_the_end_of_each_part(t: Trial) -> None:
+    """`scheduler.step(epoch + (i + 1) / n)`: whole numbers at the end of every epoch, and yet no stairs."""
+    check(t, restarts(t, before=False, ahead=1), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+def two(first: int, per: int = 1) -> Callable[[Optimizer], list]:
+    """A warm-up and a cosine on one optimizer, in either order."""
+
+    def make(optimizer: Optimizer) -> list:
+        pair = [schedulers.LinearLR(optimizer, 0.01, 1.0, 18), schedulers.CosineAnnealingLR(optimizer, STEPS // per)]
+        return pair if first == 0 else pair[::-1]
+
+    return make
+
+
+@case("torch")
+def a_warm_up_and_a_cosine_chained_by_hand(t: Trial) -> None:
+    """Both of one optimizer, both stepped: run again as a product."""
+    check(t, scheduled(t, two(0), [1, 1]), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+@case("torch")
+def a_cosine_and_a_warm_up_chained_by_hand(t: Trial) -> None:
+    check(t, scheduled(t, two(1), [1, 1]), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+@case("torch")
+def a_warm_up_each_step_and_a_cosine_each_epoch(t: Trial) -> None:
+    check(t, scheduled(t, two(0, PER_EPOCH), [1, PER_EPOCH]))
