@@ -8,14 +8,14 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 # What needs libtorch is built and tested on its own.
 EVERYDAY := --workspace --exclude afterfit-nets
 
-.PHONY: all demo test test-heavy test-nets nets bench-nets fuzz lint doc deny bench clean
+.PHONY: all demo test wheel test-python test-python-heavy test-heavy web test-web pictures table test-nets nets bench-nets fuzz lint doc deny bench clean
 
 all: lint test
 
 demo:
 	cargo run --release -- demo
 
-# The everyday tests: the library, the command, and scikit-learn as a judge.
+# The everyday tests: the library, the command, the Python package, and scikit-learn as a judge.
 test: $(VENV)/ready
 ifeq ($(NEXTEST),yes)
 	cargo nextest run $(EVERYDAY)
@@ -26,14 +26,76 @@ endif
 	cargo build --release
 	$(PYTHON) tests/oracle.py target/release/afterfit
 	$(PYTHON) tests/checkpoints.py target/release/afterfit
+	$(PYTHON) tests/hostile/gallery.py target/release/afterfit
+	$(MAKE) test-python
+
+# The Python package: its wheel (as optimized as other tests; a release's takes minutes), types, style, and what needs numpy and
+# scikit-learn.
+PACKAGE := crates/afterfit-py
+# Modules whose friends are heavy.
+HEAVY := torch|lightning|transformers|jax|widget
+MYPY := --config-file pyproject.toml --cache-dir $(CURDIR)/target/mypy
+INSTALL_WHEEL = bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/*.whl
+wheel: $(VENV)/ready
+	rm -rf target/wheels
+	$(VENV)/bin/maturin build --quiet --manifest-path $(PACKAGE)/Cargo.toml --profile dev --compatibility linux --out target/wheels
+
+test-python: wheel
+	$(VENV)/$(INSTALL_WHEEL)
+	cd $(PACKAGE) && $(CURDIR)/$(VENV)/bin/ruff check --no-cache . && $(CURDIR)/$(VENV)/bin/ruff format --no-cache --check .
+	cd $(PACKAGE) && $(CURDIR)/$(PYTHON) -m mypy python/afterfit --exclude '/($(HEAVY))' $(MYPY)
+	cd $(PACKAGE) && $(CURDIR)/$(PYTHON) -m mypy.stubtest afterfit._afterfit --allowlist tests/stubtest.txt
+	SCIPY_ARRAY_API=1 $(PYTHON) -m pytest -q -p no:cacheprovider $(PACKAGE)/tests
+	$(VENV)/bin/ruff check --no-cache --config $(PACKAGE)/pyproject.toml studies examples
+	$(VENV)/bin/ruff format --no-cache --check --config $(PACKAGE)/pyproject.toml studies examples
+	$(PYTHON) studies/draw.py --check
+
+# What of it needs PyTorch, Lightning, Transformers and JAX.
+test-python-heavy: wheel $(TORCH_VENV)/ready
+	$(TORCH_VENV)/$(INSTALL_WHEEL)
+	cd $(PACKAGE)/python && $(CURDIR)/$(TORCH_VENV)/bin/python -m mypy $(patsubst %,-m afterfit.%,$(subst |, ,$(HEAVY))) $(subst pyproject,../pyproject,$(MYPY))-heavy
+	$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider $(PACKAGE)/tests/heavy
+	$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider studies/tests
 
 # What needs a browser or PyTorch, and the paper's figures against their stored numbers.
 test-heavy: $(VENV)/ready $(TORCH_VENV)/ready
 	cargo build --release
-	tests/browser.sh target/release/afterfit
+	$(MAKE) test-web
+	PYTHON=$(CURDIR)/$(PYTHON) tests/browser.sh target/release/afterfit report serve
 	$(TORCH_VENV)/bin/python tests/checkpoints.py target/release/afterfit --torch
 	$(TORCH_VENV)/bin/python tests/weightings.py target/release/afterfit
+	$(TORCH_VENV)/bin/python tests/distributed.py target/release/afterfit
+	$(TORCH_VENV)/bin/python tests/frameworks.py target/release/afterfit
+	$(MAKE) test-python-heavy
+	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter tests/browser.sh target/release/afterfit jupyter
 	cargo run --release -p paper -- all check
+
+# The page (web/): `make web` builds what the command carries, which is committed, so that nobody else needs Node.
+WEB := web/node_modules/.package-lock.json
+web: $(WEB)
+	cd web && node build.js
+
+# Its types, style and unit tests, and that what is committed is what its sources give.
+test-web: $(WEB)
+	cd web && npm run --silent check
+	cd web && node build.js ../target/page
+	for file in page.js page.css policy.txt; do cmp target/page/$$file crates/afterfit-cli/src/page/$$file || { echo "make web builds it anew" >&2; exit 1; }; done
+
+# The pictures of docs/, from the demo's page in a real Chromium (look at them).
+pictures: $(WEB) $(VENV)/ready
+	cargo run --release -- demo --folder target/demo
+	cd web && node pictures.js ../target/demo/report.html ../target/frames
+	$(PYTHON) tests/pictures.py target/frames docs
+
+# (Not `npm ci`: it refuses locks without addresses, which name no registry.)
+$(WEB): web/package-lock.json
+	npm --prefix web install --no-save --silent
+	touch $@
+
+# Rewrites the table of what `average` does with the checkpoints of real frameworks.
+table: $(TORCH_VENV)/ready
+	cargo build --release
+	$(TORCH_VENV)/bin/python tests/frameworks.py target/release/afterfit --table docs/frameworks.md
 
 # The networks on libtorch, on a CPU: lint, build, PyTorch's numbers, resuming, dials, the command from end to end.
 WITH_TORCH := VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PATH="$(CURDIR)/$(TORCH_VENV)/bin:$$PATH" LIBTORCH_USE_PYTORCH=1
@@ -60,9 +122,8 @@ bench-nets: nets
 FUZZ_SECONDS := 300
 fuzz:
 	cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
-	for target in safetensors pickle torch_zip npz; do \
-		RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -timeout=20 || exit 1; \
-	done
+	RUSTC_BOOTSTRAP=1 cargo fuzz build --sanitizer none
+	python3 fuzz/run.py $(FUZZ_SECONDS)
 
 lint:
 	cargo fmt --check
@@ -98,4 +159,4 @@ $(TORCH_VENV)/ready: tests/requirements-torch.txt
 
 clean:
 	cargo clean
-	rm -rf $(VENV) $(TORCH_VENV) afterfit-demo
+	rm -rf $(VENV) $(TORCH_VENV) web/node_modules afterfit-demo
