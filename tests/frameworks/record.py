@@ -33,7 +33,11 @@ class Path:
         count = 1 + np.arange(len(steps))
         if adam:
             momenta = np.array([float(step["betas"][0]) for step in steps])
-            rates, gains = raw / (1 - momenta**count), 1 - momenta
+            # Made anew, it counts anew, and takes nothing over from the step before.
+            anew = np.array([step["anew"] for step in steps]) & (count > 1)
+            own = count - np.maximum.accumulate(np.where(anew, count - 1, 0))
+            rates, gains = raw / (1 - momenta**own), 1 - momenta
+            momenta = np.where(anew, 0.0, momenta)
         else:
             momenta = np.array([step.get("momentum", 0.0) for step in steps])
             # torch copies the first gradient into the buffer, whatever the dampening.
@@ -139,6 +143,7 @@ class Record:
         settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         for one in settings:
             one["lr"] = float(one["lr"])
+            one["anew"] = not optimizer.state
         rows.append(settings)
 
     def keep(self, model: torch.nn.Module | dict[str, torch.Tensor]) -> None:

@@ -248,3 +248,55 @@ def a_cosine_and_a_warm_up_chained_by_hand(t: Trial) -> None:
 @case("torch")
 def a_warm_up_each_step_and_a_cosine_each_epoch(t: Trial) -> None:
     check(t, scheduled(t, two(0, PER_EPOCH), [1, PER_EPOCH]))
+
+
+@case("torch")
+def a_scheduler_stepped_once_before_the_loop(t: Trial) -> None:
+    """It is one tick ahead of the steps in every file."""
+
+    def ahead(optimizer: Optimizer) -> list:
+        made = schedulers.CosineAnnealingLR(optimizer, STEPS + 1)
+        made.step()
+        return [made]
+
+    check(t, scheduled(t, ahead, [1]), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+@case("torch")
+def a_scheduler_of_epochs_stepped_once_before_the_loop(t: Trial) -> None:
+    def ahead(optimizer: Optimizer) -> list:
+        made = schedulers.StepLR(optimizer, 3, 0.1)
+        made.step()
+        return [made]
+
+    check(t, scheduled(t, ahead, [PER_EPOCH]), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+def resumed(t: Trial, make: Callable[[Net], Optimizer], at: int, again: int | None = None) -> Record:
+    """A loop that resumes with a new optimizer (an empty state) after some steps, between two files or right behind one; steps go on."""
+    folder, net, data = fresh(t.folder / "run"), Net(), batches()
+    with recording() as record:
+        optimizer = make(net)
+        for step in range(STEPS):
+            if step in (at, again):
+                optimizer.state.clear()
+            learn(net, optimizer, data)
+            if (step + 1) % PER_EPOCH == 0:
+                record.keep(net)
+                torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict(), "global_step": step + 1}, folder / f"step{step + 1}.pt")
+    return record
+
+
+@case("torch")
+def adam_resumed_with_a_new_optimizer(t: Trial) -> None:
+    """Its own counter begins anew: so do its moments and the correction of their bias."""
+    check(t, resumed(t, lambda net: Adam(net.parameters(), lr=2e-3), 60), refused=False)
+    assert t.did == ["weights right"], t.did
+
+
+@case("torch")
+def adam_made_anew_twice_between_files(t: Trial) -> None:
+    check(t, resumed(t, lambda net: Adam(net.parameters(), lr=2e-3, betas=(0.95, 0.99)), 30, 55), refused=False)
+    assert t.did == ["weights right"], t.did

@@ -1,6 +1,8 @@
 //! What made a series of checkpoints: optimizer and rates of every parameter group, and when each was saved. From that, the
 //! weight of every checkpoint.
 
+use std::ops::Range;
+
 use afterfit_core::optimizer::Constants;
 use afterfit_core::rates::MOST_STEPS;
 use afterfit_core::weighting::{Weighted, Window};
@@ -481,13 +483,14 @@ fn group_paths(
         }
         let optimizer = optimizer_of(trainings, group, settings);
         let rates = match (optimizer, known.began().filter(|began| *began > origin && given.is_none())) {
-            (Optimizer::Adam { beta1, .. }, Some(began)) => corrected_from(&rates, began - origin, beta1),
+            (Optimizer::Adam { beta1, .. }, Some(began)) => corrected_from(&rates, began - origin..u64::MAX, beta1),
             _ => rates,
         };
         let gains = if given.is_none() { known.gains() } else { None };
         let mut path = PathInfo { quadratic: settings.quadratic, gains, ..PathInfo::new(optimizer, rates) };
         if settings.optimizer.is_none() {
             path.momenta = known.momenta().map(|momenta| without_a_buffer(&momenta));
+            restart(&mut path, &known, notes);
         }
         path.validate()?;
         note_rates(&known, own, path.rates.total(), notes);
@@ -499,12 +502,13 @@ fn group_paths(
     Ok(Paths { paths, kept, from, loose })
 }
 
-/// Rates whose steps, corrected for Adam's bias as if from the path's start, are those of a group that began later and is
-/// corrected from there on.
-fn corrected_from(rates: &Rates, began: u64, beta1: f64) -> Rates {
+/// Rates whose steps, corrected for Adam's bias as if from the path's start, are those of one that began later and is corrected from
+/// there on, within a range of steps.
+fn corrected_from(rates: &Rates, range: Range<u64>, beta1: f64) -> Rates {
     let of = |steps: u64| 1.0 - beta1.powf(steps as f64);
     // (After these steps there is nothing left to correct.)
-    let until = began + ((1e-9_f64.ln() / beta1.max(1e-9).ln()).ceil() as u64).min(1 << 16);
+    let settled = ((1e-9_f64.ln() / beta1.max(1e-9).ln()).ceil() as u64).min(1 << 16);
+    let (began, until) = (range.start, range.end.min(range.start + settled));
     let (mut found, mut at) = (Vec::new(), 0);
     for run in rates.runs() {
         let (start, end) = (at, at + run.steps);
@@ -516,6 +520,41 @@ fn corrected_from(rates: &Rates, began: u64, beta1: f64) -> Rates {
         at = end;
     }
     found.into_iter().filter(|run| run.steps > 0).collect()
+}
+
+/// Where Adam was made anew its first moment is empty again and its bias corrected anew: the step takes nothing over from the one
+/// before, its gradient enters with 1−β1, and its rate is divided by that.
+fn restart(path: &mut PathInfo, known: &Known<'_>, notes: &mut Vec<String>) {
+    let Optimizer::Adam { beta1, .. } = path.optimizer else { return };
+    let restarts: Vec<u64> = known.restarts().into_iter().map(|step| step - known.origin).collect();
+    for (at, &step) in restarts.iter().enumerate() {
+        let rate = path.rates.at(step).unwrap_or(0.0);
+        let next = restarts.get(at + 1).copied().unwrap_or(u64::MAX);
+        path.rates = with_step(&corrected_from(&path.rates, step..next, beta1), step, rate / (1.0 - beta1));
+        let steps = path.steps();
+        let level = |value: f64| Rates::constant(value, steps);
+        path.momenta = Some(with_step(path.momenta.as_ref().unwrap_or(&level(beta1)), step, 0.0));
+        path.gains = Some(with_step(path.gains.as_ref().unwrap_or(&level(1.0)), step, 1.0 - beta1));
+        let note =
+            format!("the optimizer was made anew after step {}, where its own counter begins", step + known.origin);
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+}
+
+/// The same with another value at one step.
+fn with_step(list: &Rates, step: u64, value: f64) -> Rates {
+    let mut start = 0;
+    let cut = list.runs().flat_map(|run| {
+        let (from, end) = (start, start + run.steps);
+        start = end;
+        let at = step.clamp(from, end);
+        let own = u64::from(at == step && step < end);
+        let rest = |steps: u64| RateRun { steps, rate: run.rate };
+        [rest(at - from), RateRun { steps: own, rate: value }, rest(end - at - own)]
+    });
+    cut.filter(|run| run.steps > 0).collect()
 }
 
 /// A schedule or a table, from the path's start to its end.

@@ -108,6 +108,18 @@ impl Known<'_> {
         (self.steps[without]..self.steps[first]).contains(&began).then_some(began)
     }
 
+    /// The steps before which the optimizer was made anew: what it has counted itself begins there, behind an earlier checkpoint.
+    pub(super) fn restarts(&self) -> Vec<u64> {
+        let taken = |training: &Training| self.state(training).and_then(|state| state.taken.or(state.steps));
+        let pairs = self.steps.windows(2).zip(self.trainings.windows(2));
+        let restarted = pairs.filter_map(|(steps, trainings)| {
+            taken(&trainings[0])?;
+            let began = steps[1].checked_sub(taken(&trainings[1])?)?;
+            (steps[0] > 0 && (steps[0]..steps[1]).contains(&began)).then_some(began)
+        });
+        restarted.collect()
+    }
+
     /// The rates, if anything is known of them.
     pub(super) fn rates(&self) -> Option<Found> {
         let found = self.own_rates()?;
@@ -223,7 +235,8 @@ impl Known<'_> {
             self.trainings.iter().rev().find_map(|training| self.scheduler(training).zip(self.state(training)));
         let (scheduler, base) = (latest?.0, latest?.0.base(latest?.1.place).filter(|base| *base > 0.0)?);
         let ticked = self.ticked();
-        let ticks = |step: f64| (step / per + 1e-9).floor();
+        let behind = steps_per_tick(&ticked).map_or(0.0, |found| found.1);
+        let ticks = |step: f64| ((step - behind) / per + 1e-9).floor();
         if ticked.len() != points.len() || ticked.iter().any(|&(step, own)| ticks(step as f64) != own) {
             return None;
         }
@@ -246,9 +259,10 @@ impl Known<'_> {
     /// Where a scheduler is stepped once an epoch, what a checkpoint says is the rate since its last tick.
     fn at_ticks(&self, points: Vec<(f64, f64)>) -> (Vec<(f64, f64)>, f64) {
         let ticked = self.ticked();
-        let Some(per) = steps_per_tick(&ticked).filter(|per| *per > 1.0) else { return (points, 1.0) };
+        let Some((per, behind)) = steps_per_tick(&ticked).filter(|(per, _)| *per > 1.0) else { return (points, 1.0) };
         let ticks = |step: f64| ticked.iter().find(|(own, _)| *own as f64 == step).map(|(_, ticks)| *ticks);
-        let moved = points.into_iter().map(|(step, rate)| (ticks(step).map_or(step, |ticks| per * ticks), rate));
+        let moved =
+            points.into_iter().map(|(step, rate)| (ticks(step).map_or(step, |ticks| per * ticks + behind), rate));
         (moved.collect(), per)
     }
 
@@ -291,10 +305,10 @@ impl Known<'_> {
         let ticked = self.ticked();
         // (Between whole epochs, too, where it is stepped to parts of them.)
         let parts = scheduler.part.is_some();
-        let (per, behind) = if parts { steps_of_epoch(&ticked)? } else { (steps_per_tick(&ticked)?, 0.0) };
+        let (per, behind) = if parts { steps_of_epoch(&ticked)? } else { steps_per_tick(&ticked)? };
         let ticks = |step: f64| match parts {
             true => (step - behind).max(0.0) / per,
-            false => (step / per + 1e-9).floor(),
+            false => ((step - behind) / per + 1e-9).floor(),
         };
         let at = |step: f64| value(scheduler, group, ticks(step), &setting);
         // What a checkpoint says is the value after the ticks it has seen, which may be one behind its step.
@@ -453,8 +467,9 @@ fn steps_of_epoch(ticked: &[(u64, f64)]) -> Option<(f64, f64)> {
     (per >= 1.0 && ticked.iter().all(|at| (behind(at) - found).abs() < 0.5)).then_some((per, found))
 }
 
-/// Steps of the optimizer for each step of the scheduler, if that is always the same.
-fn steps_per_tick(ticked: &[(u64, f64)]) -> Option<f64> {
+/// Steps of the optimizer for each step of the scheduler, if that is always the same, and how many steps it is behind: one of its
+/// own ahead, where it was stepped once before the loop.
+fn steps_per_tick(ticked: &[(u64, f64)]) -> Option<(f64, f64)> {
     let (first, last) = (ticked.first()?, ticked.last()?);
     let per = match last.1 - first.1 {
         ticks if ticks < 0.0 || last.1 == 0.0 => return None,
@@ -467,7 +482,7 @@ fn steps_per_tick(ticked: &[(u64, f64)]) -> Option<f64> {
     // Once every so many steps: the last tick may be a while ago.
     let whole = |per: &f64| ticked.iter().all(|&(step, ticks)| (step as f64 / per).floor() == ticks);
     if let Some(per) = [per.floor(), per.ceil()].into_iter().filter(|per| *per >= 1.0).find(whole) {
-        return Some(per);
+        return Some((per, 0.0));
     }
     // A checkpoint may be saved before the scheduler's step that ends its epoch; skipped steps (AMP) make small differences.
     let behind = (first.0 as f64 / per - first.1).round();
@@ -475,7 +490,10 @@ fn steps_per_tick(ticked: &[(u64, f64)]) -> Option<f64> {
         (step as f64 - per * (ticks + behind)).abs() <= 0.01 * step as f64 + 1e-6
             || (per <= 1.0 && (step as f64 - ticks).abs() <= 1.0)
     };
-    ([0.0, 1.0].contains(&behind) && ticked.iter().all(fits)).then_some(per)
+    // (One tick is no schedule yet: how many steps it stands for would be a guess.)
+    let ahead = behind == -1.0 && ticked.len() > 1 && last.1 > first.1;
+    let fits = (ahead || [0.0, 1.0].contains(&behind)) && ticked.iter().all(fits);
+    fits.then_some((per, if ahead { -per } else { 0.0 }))
 }
 
 /// What began before the first known rate goes on backwards on a straight line, between 0 and `top`.
