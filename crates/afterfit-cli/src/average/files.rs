@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use afterfit::checkpoint::{Checkpoint, Series};
+use afterfit::checkpoint::{Checkpoint, Series, strangers};
 use afterfit::files::atomic::{Existing, FolderDraft};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use super::show::some_names;
 use super::{Args, OutputRow, Planned};
 use crate::output::{Advice, Folders, folder_of, is_empty_folder};
 
@@ -82,12 +83,15 @@ pub(super) fn require_free(args: &Args, series: &Series, planned: &[Planned], fo
                 "use --force to replace it, or --skip-existing to keep it",
             ));
         }
-        // A folder is replaced as a whole: it must be one that afterfit made.
-        if folders && !Checkpoint::open(&plan.path, None).is_ok_and(|made| made.is_average()) {
-            return Err(Advice::error(
-                format!("{name} is a folder that afterfit did not make"),
-                "name another, or remove it",
-            ));
+        // A folder is replaced as a whole: it must be one that afterfit made, and hold nothing else.
+        if folders {
+            let made = Checkpoint::open(&plan.path, None).ok().filter(Checkpoint::is_average);
+            let made = made.ok_or_else(|| {
+                Advice::error(format!("{name} is a folder that afterfit did not make"), "name another, or remove it")
+            })?;
+            if args.force {
+                require_no_strangers(series, &made)?;
+            }
         }
     }
     // What is to become a folder must not be a file.
@@ -96,6 +100,22 @@ pub(super) fn require_free(args: &Args, series: &Series, planned: &[Planned], fo
         return Err(Advice::error(format!("{} is not a folder", above.display()), "name an output in one"));
     }
     Ok(())
+}
+
+/// Refuses to replace a folder with files that somebody put there since afterfit made it.
+fn require_no_strangers(series: &Series, made: &Checkpoint) -> Result<()> {
+    let record = made.metadata.get("afterfit").and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let last = record.and_then(|record| record.get("inputs")?.as_array()?.last()?.as_str().map(PathBuf::from));
+    let homes: Vec<&Path> = series.home.iter().chain(&last).map(PathBuf::as_path).collect();
+    let strangers = strangers(made, &homes)?;
+    if strangers.is_empty() {
+        return Ok(());
+    }
+    let (name, named) = (made.path.display(), some_names(&strangers));
+    Err(Advice::error(
+        format!("{name} holds what afterfit did not put there, and --force replaces the whole folder: {named}"),
+        "move it elsewhere, or name another output",
+    ))
 }
 
 /// Makes OUT where several outputs go into it, and the folders above it.

@@ -107,10 +107,16 @@ pub(super) fn warn(
 /// Which of the small files beside the weights are not copied.
 pub(crate) fn left_alone(home: &Path) -> Option<String> {
     let (_, left) = sidecars(home).ok()?;
-    let named = left.iter().take(5).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
-    let more = if left.len() > 5 { format!(" and {} more", left.len() - 5) } else { String::new() };
-    let home = home.display();
-    (!left.is_empty()).then(|| format!("not copied from {home}: {named}{more} (links out of it, or very large)"))
+    let (home, named) = (home.display(), some_names(&left));
+    (!left.is_empty()).then(|| {
+        format!("not copied from {home}: {named} (subfolders, links out of it, no plain files, or very large)")
+    })
+}
+
+/// The first of them, and how many more there are.
+pub(super) fn some_names(names: &[String]) -> String {
+    let named = names.iter().take(5).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+    if names.len() > 5 { format!("{named} and {} more", names.len() - 5) } else { named }
 }
 
 #[derive(Serialize)]

@@ -338,6 +338,31 @@ fn a_kill_while_a_folder_is_replaced_loses_neither_old_nor_new() {
 }
 
 #[test]
+fn a_folder_with_something_of_the_users_is_not_replaced() {
+    let here = folder(&[]);
+    let at = here.path();
+    checkpoints(at, 3, 5000);
+    let run = ["average", "in", "-o", "out", "--uniform", "--shard-size", "10kB", "-q", "--force"];
+    afterfit().current_dir(at).args(run).assert().success();
+    // What afterfit wrote goes, however it was cut.
+    let other = ["average", "in", "-o", "out", "--uniform", "--shard-size", "100kB", "-q", "--force"];
+    afterfit().current_dir(at).args(other).assert().success();
+    for (name, is_folder) in [("notes.md", false), ("mine.safetensors", false), ("scores", true)] {
+        let path = at.join("out").join(name);
+        if is_folder {
+            std::fs::create_dir(&path).unwrap()
+        } else {
+            std::fs::write(&path, "precious").unwrap()
+        }
+        let error = failure(at, &run);
+        assert!(error.contains(&format!("--force replaces the whole folder: {name}")), "{error}");
+        assert!(path.exists());
+        if is_folder { std::fs::remove_dir(&path).unwrap() } else { std::fs::remove_file(&path).unwrap() }
+    }
+    afterfit().current_dir(at).args(run).assert().success();
+}
+
+#[test]
 fn skip_existing_keeps_only_what_would_be_made_again() {
     let here = folder(&[]);
     let at = here.path();

@@ -88,7 +88,7 @@ pub use provenance::{PathSettings, Provenance, SeriesWeights};
 pub use rates::RatesFrom;
 pub use scheduler::Scheduler;
 pub use series::{Opening, Series, Treatment};
-pub use sidecars::sidecars;
+pub use sidecars::{sidecars, strangers};
 pub use steps::{Counts, StepPattern, is_chosen_copy, number_of};
 pub use timeline::{Epochs, StepsFrom, Timeline};
 pub use training::{GroupState, RateSource, Training};

@@ -4,12 +4,13 @@
 //! of Hugging Face's cache (`models--x/snapshots/REVISION/config.json` → `models--x/blobs/HASH`), where `blobs` is a
 //! folder and no link itself. Bytes are copied, and no permission bits: outputs follow the umask.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::folder::{ENDINGS, is_training_file, names};
+use super::folder::{ENDINGS, is_training_file, may_hold_weights, names};
 use super::parts::{components, is_copy};
-use super::{Result, distributed};
+use super::{Checkpoint, Result, distributed};
 use crate::files::FileError;
 use crate::files::atomic::make_folders_of;
 use crate::files::source::open_plain;
@@ -18,13 +19,17 @@ use crate::files::source::open_plain;
 const MOST_SIDECAR: u64 = 256 << 20;
 
 /// Files beside the weights that a user needs to load them: configuration, vocabulary, also those in the subfolders of a
-/// pipeline (`vae/config.json`). Second, those that are left alone: links that lead out of the model's own folders, and
-/// what is larger than any configuration.
+/// pipeline (`vae/config.json`). Second, those that are left alone: links that lead out of the model's own folders, subfolders
+/// that are no models, what is no plain file, and what is larger than any configuration.
 pub fn sidecars(folder: &Path) -> Result<(Vec<String>, Vec<String>)> {
     let (mut copied, mut left) = (Vec::new(), Vec::new());
     let inside = names(folder)?;
     let trusted = trusted(folder);
     let components = components(folder, &inside);
+    let is_other = |name: &&String| {
+        folder.join(name).symlink_metadata().is_ok_and(|details| details.is_dir()) && !components.contains(name)
+    };
+    left.extend(inside.iter().filter(is_other).map(|name| format!("{name}/")));
     sidecars_in(folder, "", &inside, &trusted, &mut copied, &mut left);
     for name in components.iter().filter(|name| !is_copy(name)) {
         // (A subfolder that is a link out is left alone as a whole.)
@@ -36,6 +41,20 @@ pub fn sidecars(folder: &Path) -> Result<(Vec<String>, Vec<String>)> {
         sidecars_in(folder, &format!("{name}/"), &inside, &trusted, &mut copied, &mut left);
     }
     Ok((copied, left))
+}
+
+/// Entries of an average's folder that afterfit did not put there: neither weights of it nor a copy of what lies in the folders
+/// that its small files may have come from. Who replaces the folder would lose them.
+pub fn strangers(average: &Checkpoint, homes: &[&Path]) -> Result<Vec<String>> {
+    let folder = &average.path;
+    let mut copies: HashSet<String> = HashSet::new();
+    for home in homes.iter().filter(|home| home.is_dir()) {
+        copies.extend(sidecars(home)?.0);
+    }
+    let (copied, left) = sidecars(folder)?;
+    let own = |name: &String| average.files.iter().any(|file| file.path() == folder.join(name));
+    let weights = names(folder)?.into_iter().filter(|name| may_hold_weights(name) && !own(name));
+    Ok(copied.into_iter().chain(left).filter(|name| !copies.contains(name)).chain(weights).collect())
 }
 
 /// Where links may lead: into the checkpoint's own folder, and into the blobs of a cache it is a snapshot of.
@@ -87,6 +106,7 @@ fn sidecars_in(
                 continue;
             }
         } else if !details.is_file() {
+            left.push(name);
             continue;
         }
         if std::fs::metadata(&path).is_ok_and(|details| details.len() <= MOST_SIDECAR) {
