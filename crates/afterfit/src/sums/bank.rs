@@ -291,13 +291,21 @@ impl pulp::WithSimd for Copy<'_> {
     fn with_simd<S: pulp::Simd>(self, simd: S) -> bool {
         let (from, from_tail) = S::as_simd_f64s(self.from);
         let (to, to_tail) = S::as_mut_simd_f64s(self.to);
-        // 0·x is 0 for a finite x and NaN otherwise, and a NaN stays in the sum.
+        // 0·x is 0 for a finite x and NaN otherwise, and a NaN stays in the sum. (Four sums: each waits for itself only.)
         let zero = simd.splat_f64s(0.0);
-        let mut taint = zero;
-        for (to, &from) in to.iter_mut().zip(from) {
-            *to = from;
-            taint = simd.mul_add_f64s(from, zero, taint);
+        let mut taints = [zero; 4];
+        let ((to, to_rest), (from, from_rest)) = (to.as_chunks_mut::<4>(), from.as_chunks::<4>());
+        for (to, from) in to.iter_mut().zip(from) {
+            for ((to, &from), taint) in to.iter_mut().zip(from).zip(&mut taints) {
+                *to = from;
+                *taint = simd.mul_add_f64s(from, zero, *taint);
+            }
         }
+        for ((to, &from), taint) in to_rest.iter_mut().zip(from_rest).zip(&mut taints) {
+            *to = from;
+            *taint = simd.mul_add_f64s(from, zero, *taint);
+        }
+        let taint = taints.into_iter().fold(zero, |all, taint| simd.add_f64s(all, taint));
         to_tail.copy_from_slice(from_tail);
         simd.reduce_sum_f64s(taint) == 0.0 && from_tail.iter().all(|value| value.is_finite())
     }
