@@ -140,9 +140,10 @@ deny:
 	cargo deny check licenses bans sources
 
 # Rewrites BENCHMARKS.md; compares with peers in the same run.
-bench: $(VENV)/ready $(TORCH_VENV)/ready
+bench: $(VENV)/ready $(TORCH_VENV)/ready $(WEB)
 	cargo build --release
 	$(PYTHON) tests/bench.py target/release/afterfit > BENCHMARKS.md.new
+	cd web && node frames.js ../target/release/afterfit >> ../BENCHMARKS.md.new
 	$(TORCH_VENV)/bin/python tests/bench_average.py target/release/afterfit >> BENCHMARKS.md.new
 	mv BENCHMARKS.md.new BENCHMARKS.md
 

@@ -164,14 +164,21 @@ export function templates(data: PageData, path: Path): Section {
   );
   const update = ({ model }: Reading) => {
     if (!model) return;
-    const top = model.weights.reduce((top, weight) => Math.max(top, Math.abs(weight)), 1e-300);
+    const { weights } = model;
+    let top = 1e-300;
+    for (const weight of weights) top = Math.max(top, Math.abs(weight));
     pictures.forEach(({ canvas }, output) => {
       const pen = canvas.getContext("2d")!;
       const image = pen.createImageData(width, height);
-      for (let i = 0; i < width * height; i++) {
-        const share = model.weights[output * width * height + i]! / top;
-        image.data.set(share > 0 ? [193, 39, 45] : [0, 80, 160], 4 * i);
-        image.data[4 * i + 3] = Math.round(255 * Math.sqrt(Math.abs(share)));
+      const pixels = image.data;
+      // (Plain numbers into plain places: it runs at every frame.)
+      for (let i = 0, at = 0, from = output * width * height; i < width * height; i++, at += 4) {
+        const share = weights[from + i]! / top;
+        const speaksFor = share > 0;
+        pixels[at] = speaksFor ? 193 : 0;
+        pixels[at + 1] = speaksFor ? 39 : 80;
+        pixels[at + 2] = speaksFor ? 45 : 160;
+        pixels[at + 3] = Math.round(255 * Math.sqrt(Math.abs(share)));
       }
       pen.putImageData(image, 0, 0);
     });
