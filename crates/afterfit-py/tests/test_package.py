@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,24 @@ afterfit.average(sys.argv[1], sys.argv[2], uniform=True, evaluate=evaluate)
 """
 
 
+@contextmanager
+def started(*command):
+    """A process that hears Ctrl-C, also where this one was told to ignore it (in the background, say), and ends with the test."""
+
+    def hear():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_ends_a_fit():
     """Within a second, which is not measured here: machines are busy. The fit itself takes minutes."""
-    with subprocess.Popen([sys.executable, "-c", LONG_FIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fit:
+    with started(sys.executable, "-c", LONG_FIT) as fit:
         assert fit.stdout.readline() == "ready\n"
         time.sleep(2.0)
         fit.send_signal(signal.SIGINT)
@@ -85,12 +100,11 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path):
     run.mkdir()
     for step in range(4):
         np.savez(run / f"step-{step}.npz", w=np.full(1000, float(step)))
-    command = [sys.executable, "-c", LONG_AVERAGE, str(run), str(tmp_path / "mean.npz")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as average:
+    with started(sys.executable, "-c", LONG_AVERAGE, str(run), str(tmp_path / "mean.npz")) as average:
         assert average.stdout.readline() == "ready\n"
         assert average.stdout.readline() == "evaluating\n"
         average.send_signal(signal.SIGINT)
-        _, error = average.communicate(timeout=30)
+        _, error = average.communicate(timeout=60)
         assert error.rstrip().endswith("KeyboardInterrupt")
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["mean.npz", "run"], "the output is whole, and nothing else is there"
