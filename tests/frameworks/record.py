@@ -118,6 +118,9 @@ def one_mass_is_exact(paths: list[Path]) -> bool:
     for path in moving:
         if path.adam != first.adam or path.nesterov != first.nesterov or len(path.raw) != len(first.raw):
             return False
+        # AdamW's own decay keeps its place beside λ: masses that are not spent feel it.
+        if abs(path.decay - first.decay) * max(path.raw.sum(), first.raw.sum()) > 0.02:
+            return False
         if not (np.array_equal(path.momenta, first.momenta) and np.array_equal(path.gains, first.gains)):
             return False
         if not np.allclose(path.raw * first.raw.max(), first.raw * path.raw.max(), rtol=1e-9, atol=0):
@@ -159,7 +162,7 @@ class Record:
         return Record(self.optimizers, [self.marks[i] for i in which], [self.kept[i] for i in which], self.names)
 
     def joined(self) -> Record:
-        """A run that was interrupted: the optimizer that resumed it went on where the first had stopped."""
+        """A run that was interrupted: the optimizer that resumed it continued where the first had stopped."""
         (key, (_, rows)), *others = self.optimizers.items()
         rows = rows + [row for _, (_, more) in others for row in more]
         last = others[-1][1][0] if others else self.optimizers[key][0]

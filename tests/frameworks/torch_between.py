@@ -300,3 +300,88 @@ def adam_resumed_with_a_new_optimizer(t: Trial) -> None:
 def adam_made_anew_twice_between_files(t: Trial) -> None:
     check(t, resumed(t, lambda net: Adam(net.parameters(), lr=2e-3, betas=(0.95, 0.99)), 30, 55), refused=False)
     assert t.did == ["weights right"], t.did
+
+
+def decays(first_wide: bool) -> Callable[[Net], Optimizer]:
+    """AdamW as GPTs have it: decay on matrices, none on biases."""
+
+    def make(net: Net) -> Optimizer:
+        groups = [{"params": [p for p in net.parameters() if (p.ndim > 1) == wide], "weight_decay": 5.0 * wide} for wide in (True, False)]
+        return torch.optim.AdamW(groups if first_wide else groups[::-1], lr=2e-3)
+
+    return make
+
+
+@case("torch")
+def decay_on_matrices_alone(t: Trial) -> None:
+    """Over a whole run it takes away as much as the weights are: a mass each."""
+    check(t, scheduled(t, lambda o: [schedulers.CosineAnnealingLR(o, STEPS)], [1], optimizer=decays(True)), refused=False)
+
+
+@case("torch")
+def no_decay_on_biases_first(t: Trial) -> None:
+    check(t, scheduled(t, lambda o: [schedulers.CosineAnnealingLR(o, STEPS)], [1], optimizer=decays(False)), refused=False)
+
+
+def stated(t: Trial, make: Callable[[Net], Optimizer], change: Callable[[dict, int], object], before: Callable[[Optimizer, int], object] = lambda *_: None) -> Record:
+    """A loop whose optimizer's state is saved as another program writes it."""
+    folder, net, data = fresh(t.folder / "run"), Net(), batches()
+    with recording() as record:
+        optimizer = make(net)
+        for step in range(STEPS):
+            before(optimizer, step)
+            learn(net, optimizer, data)
+            if (step + 1) % PER_EPOCH == 0:
+                record.keep(net)
+                state = optimizer.state_dict()
+                change(state["param_groups"][0], step + 1)
+                torch.save({"model": net.state_dict(), "optimizer": state, "global_step": step + 1}, folder / f"step{step + 1}.pt")
+    return record
+
+
+@case("torch", by="torch, written as Prodigy does")
+def steps_whose_scale_prodigy_finds(t: Trial) -> None:
+    """The rate is 1 in every file, and a step d times that."""
+    scale = lambda step: 1e-3 * min(1.0, (step + 20) / 100)
+
+    def before(optimizer: Optimizer, step: int) -> None:
+        optimizer.param_groups[0]["lr"] = scale(step)
+
+    def change(group: dict, step: int) -> None:
+        group |= {"lr": 1.0, "d": scale(step), "d0": 1e-6, "d_coef": 1.0}
+
+    record = stated(t, lambda net: Adam(net.parameters(), lr=1.0), change, before)
+    t.weights("run", record, otherwise=("--rates", t.rates(record)), note_will_do=True)
+
+
+@case("torch", by="torch, written as it did before 2.7")
+def adamw_of_an_older_torch(t: Trial) -> None:
+    """Nothing in the files tells it from Adam: the note says how to."""
+    record = stated(t, lambda net: torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=2.0), lambda group, _: group.pop("decoupled_weight_decay"))
+    t.weights("run", record, otherwise=("--optimizer", "adam", "--weight-decay", 2.0), note_will_do=True)
+
+
+@case("torch")
+def a_body_unfrozen_in_its_group(t: Trial) -> None:
+    """No gradients in the first half: its tensors stood still, and have no buffers then."""
+
+    def freeze(optimizer: Optimizer, step: int) -> None:
+        if step in (0, STEPS // 2):
+            for parameter in optimizer.param_groups[0]["params"][:2]:
+                parameter.requires_grad_(step > 0)
+                parameter.grad = None
+
+    record = stated(t, lambda net: Adam(net.parameters(), lr=2e-3), lambda *_: None, freeze)
+    t.refused("run", "tensors of parameter group 1 had no optimizer state yet at step 100", "--from 120", flags=("--l2", f"{record.strengths()[1]}"))
+
+
+@case("torch")
+def adagrad_whose_rate_falls_by_itself(t: Trial) -> None:
+    """lr/(1 + (k − 1)·lr_decay), which no file says as a number."""
+    record = stated(t, lambda net: torch.optim.Adagrad(net.parameters(), lr=0.02, lr_decay=0.002), lambda *_: None)
+    said = t.average("run", "-o", "never", "--dry-run", "--l2", "1")
+    assert not isinstance(said, str), said
+    found = [row["rate"] for row in said["inputs"]]
+    expected = [0.02 / (1 + 0.002 * (PER_EPOCH * (at + 1))) for at in range(EPOCHS - 1)]
+    assert all(abs(a - b) < 1e-9 for a, b in zip(found, expected)), (found, expected)
+    t.notes("run", record, "interpolated")

@@ -423,7 +423,7 @@ def best_and_final_beside_the_others(t: Trial) -> None:
 
 @case("torch")
 def a_broken_file_among_good_ones(t: Trial) -> None:
-    """Named, with a guess at what happened; --skip-broken goes on without it."""
+    """Named, with a guess at what happened; --skip-broken continues without it."""
     record, net = named(t, lambda e, _: f"checkpoint-{(e + 1) * PER_EPOCH}.pt")
     broken = t.folder / "run/checkpoint-100.pt"
     os.truncate(broken, broken.stat().st_size * 2 // 3)
@@ -526,7 +526,7 @@ def decays_of_an_ema_are_per_step(t: Trial) -> None:
 
 
 @case("torch")
-def keep_best_wants_to_know_what_is_best(t: Trial) -> None:
+def keep_best_requires_best(t: Trial) -> None:
     named(t, lambda e, _: f"step-{(e + 1) * PER_EPOCH}.pt")
     t.refused("run", "--best", flags=("--l2", "0.1,1", "--eval", "echo 1 # {}", "--keep", "best"), out="best")
 

@@ -106,7 +106,7 @@ impl Waiting {
         self.scales.resize(sums, 1.0);
     }
 
-    /// The shares of a step from an iterate that is kept; of one that is not, split between its kept neighbours.
+    /// The shares of a step from an iterate that is kept; of one that is not, split between its kept neighbors.
     fn add(&mut self, tracker: &Scalars, kept: bool, every: u64) {
         self.since = if kept { 0 } else { self.since + 1 };
         let place = (self.since as f64 / every as f64).min(1.0);
@@ -481,6 +481,18 @@ impl Tracker {
         self.scalars.nodes().iter().map(row).collect()
     }
 
+    /// What each group's optimizer is called; one that is not known is called sgd, like which it is weighted.
+    #[getter]
+    fn recurrences(&self) -> Vec<String> {
+        self.scalars.paths().iter().map(|path| path.optimizer.name()).collect()
+    }
+
+    /// Optimizers that no row of the table describes. (A dial's file does not name them.)
+    #[getter]
+    fn unknown(&self) -> Vec<String> {
+        self.unknown.clone()
+    }
+
     /// Every group's rates so far.
     #[getter]
     fn rates(&self) -> Vec<Vec<f64>> {
@@ -534,7 +546,12 @@ impl Tracker {
         serde_json::to_string(&state).map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
-    /// A tracker that goes on where another's [`state`](Self::state) was taken.
+    /// Pickles and copies are made of its state.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (String,))> {
+        Ok((py.get_type::<Self>().getattr("restore")?, (self.state()?,)))
+    }
+
+    /// A tracker that resumes where another's [`state`](Self::state) was taken.
     #[staticmethod]
     fn restore(state: &str) -> PyResult<Self> {
         let wrong = |error: String| CheckpointError::new_err(format!("this is not the state of a dial: {error}"));
@@ -734,7 +751,7 @@ impl DialWriter {
         Ok(Self { draft: Some(draft), parts: count, sums, copied: sizes })
     }
 
-    /// The bytes of a tensor of the centre, the last iterate or a sum.
+    /// The bytes of a tensor of the center, the last iterate or a sum.
     fn write(&self, copy: &str, part: usize, bytes: PyReadonlyArray1<'_, u8>) -> PyResult<()> {
         let copy = copy_of(copy)?;
         if part >= self.parts || matches!(copy, Copy::Sum(sum) if sum >= self.sums) {
@@ -809,7 +826,7 @@ impl DialFile {
             .collect()
     }
 
-    /// The numbers of a tensor of the centre, the last iterate or a sum.
+    /// The numbers of a tensor of the center, the last iterate or a sum.
     fn read<'py>(&self, py: Python<'py>, copy: &str, part: usize) -> PyResult<Vector<'py>> {
         let copy = copy_of(copy)?;
         let sums = self.0.tracker.sums();

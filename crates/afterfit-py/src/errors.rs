@@ -10,8 +10,9 @@ use pyo3::exceptions::{PyFileExistsError, PyFileNotFoundError, PyOSError, PyPerm
 use pyo3::types::PyAnyMethods;
 use pyo3::{PyErr, Python};
 
+// (Under the name by which it is imported: it is pickled and printed by it.)
 pyo3::create_exception!(
-    _afterfit,
+    afterfit,
     CheckpointError,
     PyValueError,
     "A checkpoint, dial or model file that cannot be used as it is."

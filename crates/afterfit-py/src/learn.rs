@@ -30,14 +30,14 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The models of every strength, and of any other of their range.
 #[pyclass(frozen, module = "afterfit._afterfit")]
 pub(crate) struct Path {
-    l2: Vec<f64>,
+    pub(crate) l2: Vec<f64>,
     /// `[λ][output · feature]`.
-    weights: Vec<Vec<f64>>,
+    pub(crate) weights: Vec<Vec<f64>>,
     /// `[λ][output]`.
-    biases: Vec<Vec<f64>>,
+    pub(crate) biases: Vec<Vec<f64>>,
     /// `[λ]`: how far each can be from the exact one, as a share of its length.
-    errors: Vec<f64>,
-    nodes: Option<ModelPath>,
+    pub(crate) errors: Vec<f64>,
+    pub(crate) nodes: Option<ModelPath>,
 }
 
 /// Smallest and largest λ, and the weights and intercepts at the nodes between; how far a combination of them is off.
@@ -313,7 +313,7 @@ fn kernel((name, gamma, offset, degree): KernelSetting) -> PyResult<Kernel> {
 }
 
 /// An array in f32 or f64, or the parts of a CSR matrix: starts, columns, values, width.
-fn matrix(x: &Bound<'_, PyAny>) -> PyResult<Matrix> {
+pub(crate) fn matrix(x: &Bound<'_, PyAny>) -> PyResult<Matrix> {
     if let Ok(x) = x.extract::<PyReadonlyArray2<'_, f64>>() {
         return Ok(Matrix::Double(dense(&x)?));
     }
@@ -379,7 +379,7 @@ fn split(values: &[f64], parts: usize) -> Vec<Vec<f64>> {
     values.chunks_exact((values.len() / parts.max(1)).max(1)).map(<[f64]>::to_vec).collect()
 }
 
-fn square<'py>(py: Python<'py>, rows: &[Vec<f64>]) -> PyResult<Bound<'py, PyArray2<f64>>> {
+pub(crate) fn square<'py>(py: Python<'py>, rows: &[Vec<f64>]) -> PyResult<Bound<'py, PyArray2<f64>>> {
     let shape = (rows.len(), rows.first().map_or(0, Vec::len));
     let array = Array2::from_shape_vec(shape, rows.concat());
     Ok(array.map_err(|error| PyValueError::new_err(error.to_string()))?.into_pyarray(py))

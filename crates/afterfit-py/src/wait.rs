@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use afterfit::watch::Watch;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// How often Python is asked whether somebody pressed Ctrl-C, and told how far the work is.
@@ -108,8 +108,11 @@ fn tell(calls: &Calls<'_, '_>, watch: &Watch, shown: &mut (u64, u64)) -> PyResul
 }
 
 fn score(calls: &Calls<'_, '_>, file: PathBuf) -> PyResult<f64> {
-    match calls.evaluate {
-        Some(evaluate) => evaluate.call1((file,))?.extract(),
-        None => Ok(f64::NAN),
+    let Some(evaluate) = calls.evaluate else { return Ok(f64::NAN) };
+    let score: f64 = evaluate.call1((&file,))?.extract()?;
+    if !score.is_finite() {
+        let message = format!("evaluate gave {score} for {}: a score must be finite", file.display());
+        return Err(PyValueError::new_err(message));
     }
+    Ok(score)
 }

@@ -1,6 +1,8 @@
 """`average`, `plan`, `weights` and `theory`: what the command says, as Python."""
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import pytest
 
 import afterfit
 from afterfit import theory
+from afterfit._afterfit import Tracker
 
 
 @pytest.fixture
@@ -53,6 +56,20 @@ def test_a_function_judges(run, tmp_path):
     assert found.last_score == 5.0
     assert found.best is not None and found.best.strength == 10.0
     assert [path.name for path in (tmp_path / "best").iterdir()] == [found.best.path.name]
+
+
+def test_scores_alone_choose_nothing(run, tmp_path):
+    settings = {"l2": [0.1, 1.0], "rate": 0.1, "format": "npz"}
+    found = afterfit.average(run, tmp_path / "out", **settings, evaluate=lambda path: 1.0)
+    assert [output.score for output in found.outputs] == [1.0, 1.0]
+    assert found.best is None and not any("best" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("best", [None, "max", "min"])
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_scores_that_are_not_finite_are_refused(run, tmp_path, score, best):
+    with pytest.raises(ValueError, match="evaluate gave (NaN|inf) for .*: a score must be finite"):
+        afterfit.average(run, tmp_path / "out", uniform=True, format="npz", evaluate=lambda path: score, best=best)
 
 
 def test_an_exception_of_the_judge_is_raised_as_it_is(run, tmp_path):
@@ -109,10 +126,42 @@ def test_plan_weights_and_theory():
     assert theory.bracket(rate=0.1, l2=0.8, alpha=0.5, beta=1.0).theorem is False
     flow = theory.flow(eigenvalue=1.0, l2=0.5, time=2.0)
     assert 0 < flow.mass < 1
-    with pytest.raises(ValueError, match="this bound needs --condition"):
+    with pytest.raises(ValueError, match="this bound requires --condition"):
         theory.bound(rate=0.1, l2=0.1, alpha=0.1, beta=1.0, sigma=1.0, delta=0.05, optimizer="preconditioned")
     with pytest.raises(ValueError, match="heavy-ball needs --momentum"):
         afterfit.weights(l2=0.5, rate=0.1, steps=2, optimizer="heavy-ball")
+
+
+def test_numbers_are_pythons():
+    settings = {"l2": (0.1, 1.0), "rate": 0.1, "params": 5}
+    assert afterfit.plan(steps=1e5, **settings) == afterfit.plan(steps=100_000, **settings)
+    with pytest.raises(ValueError, match="steps is 10.5: it must be a whole number"):
+        afterfit.plan(steps=10.5, **settings)
+    with pytest.raises(ValueError, match="steps is -1: it must be at least 0"):
+        afterfit.weights(l2=1.0, rate=0.1, steps=-1)
+    with pytest.raises(ValueError, match="l2 is True"):
+        afterfit.weights(l2=True, rate=0.1, steps=3)
+    with pytest.raises(ValueError, match="paths is empty"):
+        afterfit.average([], "out.npz", uniform=True)
+    with pytest.raises(ValueError, match="give evaluate="):
+        afterfit.average(["run"], "out.npz", uniform=True, best="max")
+
+
+def test_errors_are_pickled_by_their_public_name(run):
+    with pytest.raises(afterfit.CheckpointError) as caught:
+        afterfit.average(run, "out.npz", l2=1.0)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is afterfit.CheckpointError and str(again) == str(caught.value)
+    assert afterfit.CheckpointError.__module__ == "afterfit"
+
+
+def test_trackers_are_copied_as_they_are():
+    tracker = Tracker([("l2", 0.1, 1.0, 4)], [("heavy-ball", {"momentum": 0.9})], [0.1])
+    tracker.step([0.1])
+    assert (tracker.recurrences, tracker.unknown) == (["heavy-ball"], [])
+    for again in (pickle.loads(pickle.dumps(tracker)), copy.deepcopy(tracker)):
+        assert again.state() == tracker.state()
+    assert Tracker([("l2", 0.1, 1.0, 4)], [("mine", {})], [0.1]).unknown == ["mine"]
 
 
 def test_progress_reaches_a_bar(run, tmp_path):

@@ -1,5 +1,6 @@
 """The estimators beside scikit-learn's own, at every strength."""
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -389,6 +390,73 @@ def test_what_is_wrong_is_said(two):
     one = RidgeCV([1.0]).fit(X, y)
     with pytest.raises(ValueError, match="only the strengths that were fitted"):
         one.predict(X, alpha=2.0)
+
+
+def test_settings_that_mean_nothing_are_refused(two):
+    X, y = two
+    place = np.arange(len(y))
+    for wrong, words in [
+        ({"cv": []}, "it gives no fold"),
+        ({"cv": [(place[:90], place[90:] - 200)]}, "cv names row -"),
+        ({"cv": [(place[:90], place[90:] + 90)]}, "there are rows 0 to 149"),
+        ({"scoring": ["r2"]}, "it must be one name, or a function"),
+        ({"scoring": {"a": "r2"}}, "it must be one name, or a function"),
+        ({"alphas": {}}, "is none of them"),
+        ({"alphas": None}, "is none of them"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            RidgeCV(**wrong).fit(X, y)
+    for model in (Ridge(fit_intercept="no"), KernelRidge(fit_intercept="no"), Ridge(standardize=2)):
+        with pytest.raises(TypeError, match="it must be True or False"):
+            model.fit(X, y)
+    fitted = RidgeCV().fit(X, y)
+    for asked in ({"alpha": [0.5]}, {"alpha": "x"}, {"l2": np.ones(2)}):
+        with pytest.raises(TypeError, match="it must be one number"):
+            fitted.predict(X, **asked)
+    with pytest.raises(ValueError, match="tol is inf: it must be above 0 and finite"):
+        LogisticRegression(tol=np.inf).fit(X, y)
+
+
+def test_folds_may_be_masks(diabetes):
+    X, y = diabetes
+    splits = list(KFold(3).split(X))
+    masks = [(np.isin(np.arange(len(y)), trains), np.isin(np.arange(len(y)), held)) for trains, held in splits]
+    np.testing.assert_array_equal(RidgeCV(cv=masks).fit(X, y).scores_, RidgeCV(cv=splits).fit(X, y).scores_)
+
+
+def test_any_random_state(two):
+    X, y = two
+    expected = LogisticRegression().fit(X, y).coef_
+    for state in (None, 0, np.int64(3), np.random.RandomState(0), np.random.default_rng(0)):
+        np.testing.assert_allclose(LogisticRegression(random_state=state).fit(X, y).coef_, expected, rtol=1e-6)
+    for state in ("x", 1.5, -1):
+        with pytest.raises(ValueError):
+            LogisticRegression(random_state=state).fit(X, y)
+
+
+def test_scores_that_are_nan_choose_nothing(diabetes, two):
+    X, y = diabetes
+    with pytest.raises(ValueError, match="NaN at every strength"):
+        RidgeCV(ALPHAS, scoring=lambda *_: np.nan).fit(X, y)
+    with pytest.raises(ValueError, match="NaN at every strength"):
+        LogisticRegressionCV(CS, scoring=lambda *_: np.nan).fit(*two)
+
+    for select in ("min", "1se"):
+        asked = itertools.count()  # (fold by fold, and in each strength by strength)
+
+        def judge(*_, asked=asked):
+            strength = next(asked) % len(ALPHAS)
+            return np.nan if strength < 4 else -float(strength)
+
+        with pytest.warns(UserWarning, match="the scores of 4 of 7 strengths hold NaN"):
+            model = RidgeCV(ALPHAS, scoring=judge, select=select).fit(X, y)
+        assert model.alpha_ == ALPHAS[4] and np.isnan(model.scores_).sum() == 20
+
+
+def test_notes_have_the_names_of_settings(diabetes):
+    X, y = diabetes
+    notes = " ".join(RidgeCV(alphas=(1e3, 1e4)).fit(X, y).notes_)
+    assert "a wider alphas may hold a better one" in notes and "--" not in notes and "λ" not in notes
 
 
 def test_display(diabetes):

@@ -40,7 +40,7 @@ impl LoraArgs {
             };
             series.average_products(self.lora_rank).map_err(hint)?;
             notes.push(format!(
-                "the products BA of the LoRA adapters are averaged and cut back to {}: the error of that is said when they are written",
+                "the products BA of the LoRA adapters are averaged and cut back to {}: the error of that is reported when they are written",
                 self.rank()
             ));
             return Ok(());

@@ -59,6 +59,10 @@ pub(super) fn judge(
             }
         }
     }
+    if args.best.is_none() && host.is_called() {
+        // A program that asks for scores alone gets them, and no guess whether they are losses.
+        return Ok(judged);
+    }
     let which = args.best.unwrap_or(Best::Max);
     let Some(best) = evaluate::best(rows.iter().map(|row| row.score), which) else { return Ok(judged) };
     rows[best].best = true;

@@ -6,6 +6,7 @@ mod files;
 mod judge;
 mod page;
 mod plan;
+mod portion;
 mod show;
 
 use std::collections::HashSet;
@@ -32,6 +33,7 @@ use choose::choose;
 use files::{Baseline, make_folders, require_free, require_same};
 use judge::{Judged, judge};
 use plan::{Asked, L2, Planned, StrengthArgs, plan};
+use portion::PortionArgs;
 pub(crate) use show::left_alone;
 use show::{Done, copied, describe, inputs_json, listing, warn};
 
@@ -53,7 +55,7 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     strengths: StrengthArgs,
-    /// Write a dial instead: any λ of the range can be read off it later (afterfit dial read).
+    /// Write a dial instead, off which `afterfit dial read` reads any λ of the range later.
     #[arg(long, value_name = "MIN..MAX", help_heading = "Strengths")]
     dial: Option<L2>,
     /// Nodes of the dial.
@@ -73,7 +75,7 @@ pub(crate) struct Args {
     /// The number of the first epoch, 0 or 1, where names count epochs and do not show which.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1), help_heading = "How the path was made")]
     epochs_from: Option<u64>,
-    /// The model that the path starts from (a pretrained one, say): w_0, the centre of the penalty.
+    /// The model that the path starts from (a pretrained one, say): w_0, the center of the penalty.
     #[arg(long, value_name = "FILE|DIR", help_heading = "How the path was made")]
     start: Option<PathBuf>,
     #[command(flatten)]
@@ -81,13 +83,13 @@ pub(crate) struct Args {
     /// The momentum is torch's nesterov=True.
     #[arg(long, help_heading = "How the path was made")]
     nesterov: bool,
-    /// Whose masses weigh parameter groups with rates of their own: one for all, or each its own (default: what is exact).
+    /// How to weight parameter groups with rates of their own: one set of masses for all groups, or one for each (default: the exact one).
     #[arg(long, value_enum, help_heading = "How the path was made")]
     groups: Option<GroupsArg>,
     /// The loss is quadratic (linear or kernel regression): identities then hold.
     #[arg(long, help_heading = "How the path was made")]
     quadratic: bool,
-    /// Number at which the path starts: its model is the centre of the penalty.
+    /// Number at which the path starts: its model is the center of the penalty.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "How the path was made")]
     origin: u64,
 
@@ -110,7 +112,7 @@ pub(crate) struct Args {
     /// such as unet (default: all of them).
     #[arg(long, visible_alias = "part", value_name = "KEY", help_heading = "Which checkpoints")]
     key: Option<String>,
-    /// Leave out files that end early, as a killed run leaves them.
+    /// Leave out files that end early, such as those of a killed run.
     #[arg(long, help_heading = "Which checkpoints")]
     skip_broken: bool,
 
@@ -128,7 +130,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Outputs")]
     skip_existing: bool,
 
-    /// Command to run on the last checkpoint and on each output, {} standing for it; the last number it prints is the score.
+    /// Command that scores a model, with {} in the place of its file; it runs on the last checkpoint and on each output, and the last number it prints is the score.
     #[arg(long, value_name = "CMD", help_heading = "Evaluation")]
     eval: Option<String>,
     /// Which score is best [default: max].
@@ -138,12 +140,14 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Keep::All, requires = "eval", help_heading = "Evaluation")]
     keep: Keep,
 
-    /// Write a page to look at: a slider for λ (--l2), and with it the scores of --eval and how much every checkpoint counts. One
-    /// file, for any browser, without a network.
+    /// Write a page with a slider for λ (--l2) that shows the scores of --eval and the weight of every checkpoint: one file, for
+    /// any browser, no network needed.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dial", "dry_run"], help_heading = "Outputs")]
     report: Option<PathBuf>,
 
-    /// Say what would be done, with which weights and how many bytes, without reading tensors or writing anything.
+    #[command(flatten)]
+    portion: PortionArgs,
+    /// Show what would be done, with which weights and how many bytes, without reading tensors or writing anything.
     #[arg(long)]
     dry_run: bool,
     /// Print one line of JSON.
@@ -232,7 +236,9 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
             skipped.insert(plan.path.clone());
         }
     }
-    require_free(args, &series, &planned, series.writes_folders(&layout))?;
+    if !args.portion.is_some() {
+        require_free(args, &series, &planned, series.writes_folders(&layout))?;
+    }
     page::require(args, &planned, &series)?;
     let mut averages: Vec<Average> = planned
         .iter()
@@ -258,7 +264,7 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
         }
         if !averages.is_empty() {
             let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
-            let written = series.write(&averages, &layout, &|bytes| bar.inc(bytes));
+            let written = args.portion.write(&series, &averages, &layout, &|bytes| bar.inc(bytes));
             bar.finish_and_clear();
             report = written.map_err(advise)?;
         }
@@ -301,6 +307,7 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
             "inputs": inputs_json(&series, &path, &numbers),
             "weights": weights_json(&planned),
             "bytes": bytes,
+            "files": portion::files_json(&series, &layout),
             "last_checkpoint": judged.baseline.map(|score| json!({ "score": score })),
             "seconds": seconds,
             "copied": copied(&series),
@@ -354,6 +361,7 @@ fn advise(error: CheckpointError) -> anyhow::Error {
         E::SameStep { .. } => {
             "--step-regex says which number of the names is the step, --filter chooses among them; --uniform takes several of one step".to_owned()
         }
+        E::Unfrozen { after, .. } => format!("--from {after} averages what came after (its first checkpoint is then the center), --groups one weights them like the rest all the same"),
         E::GroupOrder => "--groups each takes the groups in the order of the model's tensors, --groups one the masses of the group that moves first for all; param_names in the optimizer state settle it".to_owned(),
         E::NoRates => "add --rate 0.1, or --rate 0.1,150:0.01, or --rates lr.csv; --ratio needs none".to_owned(),
         E::UnplacedRates { stairs: Some(stairs), .. } => {
@@ -378,7 +386,9 @@ fn provenance(args: &Args, series: &Series, timeline: &Timeline) -> Result<Prove
     // What is not said here is taken from the checkpoints, where they come from the same optimizer.
     let said = series.trainings.iter().find_map(|training| training.groups.first().and_then(|group| group.optimizer));
     let options = &args.optimizer;
-    let anything = [options.momentum, options.dampening, options.alpha, options.beta1].iter().any(Option::is_some);
+    let anything = [options.momentum, options.dampening, options.alpha, options.beta1, options.weight_decay]
+        .iter()
+        .any(Option::is_some);
     let named = match (options.optimizer.as_deref(), options.momentum, args.nesterov) {
         (Some(name), _, true) if name != "nesterov" => {
             return Err(Advice::error(format!("--nesterov contradicts --optimizer {name}"), "leave one of them out"));
@@ -387,7 +397,9 @@ fn provenance(args: &Args, series: &Series, timeline: &Timeline) -> Result<Prove
         (None, _, true) => Some(options.named("nesterov", said)?),
         (None, Some(0.0), false) if options.dampening.is_none() => Some(Optimizer::Sgd),
         (None, Some(_), false) => Some(options.named("heavy-ball", said)?),
-        (None, None, false) if options.beta1.is_some() => Some(options.named("adam", said)?),
+        (None, None, false) if options.beta1.is_some() || options.weight_decay.is_some() => {
+            Some(options.named("adam", said)?)
+        }
         (None, None, false) if anything => {
             Some(options.named(&said.map_or_else(|| "sgd".into(), |said| said.name()), said)?)
         }
@@ -585,7 +597,7 @@ fn write_dial(
         let mut out = describe(series, made, numbers);
         let _ = writeln!(
             out,
-            "dial      {} nodes over λ = {} … {}: no weight is off by more than {} of the farthest any moved",
+            "dial      {} nodes over λ = {} … {}: any weight's error is at most {} of the largest move of any weight",
             nodes.len(),
             short(from),
             short(to),

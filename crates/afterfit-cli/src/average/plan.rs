@@ -17,8 +17,8 @@ use crate::strengths::Strengths;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Strengths")]
 pub(crate) struct StrengthArgs {
-    /// Strengths λ of an ℓ2 penalty (needs rates): a list, a range such as 1e-5..1e-2:16, or auto: 16 from 0.1 to 30 over the
-    /// sum of the rates, which is what decides how much a λ does.
+    /// Strengths λ of an ℓ2 penalty (requires rates): a list, a range such as 1e-5..1e-2:16, or auto: 16 values from 0.1 to 30
+    /// divided by the sum of the rates.
     #[arg(long, value_name = "LIST|RANGE|auto")]
     l2: Option<L2>,
     /// Weights ∝ ratio^j over the checkpoints, the first heaviest (the paper's deep nets).
@@ -30,10 +30,10 @@ pub(crate) struct StrengthArgs {
     /// The plain mean of the last N checkpoints.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     last: Vec<usize>,
-    /// Exponential moving average, the latest heaviest: what stays of it at each step.
+    /// Exponential moving average, the latest checkpoint heaviest: its decay per step.
     #[arg(long, value_name = "DECAY", value_delimiter = ',')]
     ema: Vec<f64>,
-    /// The same, by the steps after which half of it is gone.
+    /// The same, by the steps in which a weight halves.
     #[arg(long, value_name = "STEPS", value_delimiter = ',')]
     half_life: Vec<f64>,
     /// How an EMA starts [default: first].
@@ -51,7 +51,7 @@ pub(crate) struct StrengthArgs {
     /// Merge that stands in for a decay of the rate over --window: linear, 1-sqrt or cosine (WSM, Megatron-LM).
     #[arg(long, value_name = "SHAPE", value_delimiter = ',')]
     anneal: Vec<Shape>,
-    /// What the run would have given had its rate decayed like this over --window (needs rates).
+    /// What the run would have given had its rate decayed like this over --window (requires rates).
     #[arg(long, value_name = "SHAPE", value_delimiter = ',')]
     schedule: Vec<Shape>,
     /// Which checkpoints --uniform, --anneal and --schedule take: 10 (the last ten), 20% (of the steps), 500steps, 1000..2000 [default: all; 20% for --anneal and --schedule].

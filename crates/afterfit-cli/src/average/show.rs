@@ -25,11 +25,12 @@ pub(super) fn warn(
 ) {
     let assumed = match from {
         Some(RatesFrom::Checkpoints) => ", with its own rate (--rates FILE if there were others, a warm-up's say)",
+        Some(RatesFrom::Scheduler) => ", as the scheduler has them (--rates FILE if something else warmed up)",
         _ => "",
     };
     if let Some(worst) = planned.iter().filter(|plan| plan.before > 0.0).max_by(|a, b| a.before.total_cmp(&b.before)) {
         notes.push(format!(
-            "the path's start (w_0, the centre, which weighs most) is missing: the first checkpoint, {}, stands in for {:.1} % of the mass at λ = {}{}",
+            "the path's start (w_0, the center, which weighs most) is missing: the first checkpoint, {}, stands in for {:.1} % of the mass at λ = {}{}",
             numbers[0],
             100.0 * worst.before,
             short(worst.strength.unwrap_or(f64::NAN)),
@@ -62,7 +63,7 @@ pub(super) fn warn(
     let unplaced = planned.iter().filter(|plan| plan.unplaced > 0.01).max_by(|a, b| a.unplaced.total_cmp(&b.unplaced));
     if let Some(worst) = unplaced {
         notes.push(format!(
-            "had rates changed right behind a checkpoint, or right before the next, or been others before the first that is known, up to {:.1} % of the weights{} would lie on others: --rates FILE if rates were logged",
+            "the rates between checkpoints, or before the first known one, are not known exactly: depending on when they changed, up to {:.1} % of the weights{} would fall on other checkpoints (--rates FILE if rates were logged)",
             100.0 * worst.unplaced,
             worst.strength.map_or_else(String::new, |l2| format!(" at λ = {}", short(l2)))
         ));
@@ -70,7 +71,7 @@ pub(super) fn warn(
     let idle = planned.iter().filter(|plan| plan.kind == "l2" && plan.remaining.is_some_and(|left| left > 0.99));
     if let Some(largest) = idle.filter_map(|plan| plan.strength).reduce(f64::max) {
         notes.push(format!(
-            "λ = {} moves less than 1 % of the mass: without effect on this path, as any smaller one (λ times the sum of the rates is what counts; --l2 auto spans it)",
+            "λ = {} moves less than 1 % of the mass: without effect on this path, like any smaller λ (what counts is λ times the sum of the rates, and --l2 auto spans that)",
             short(largest)
         ));
     }

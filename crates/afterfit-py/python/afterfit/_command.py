@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._afterfit import call
+from ._numbers import whole
 from ._progress import bar
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -20,13 +21,13 @@ PathLike: TypeAlias = "str | os.PathLike[str]"
 Strengths: TypeAlias = "float | Sequence[float] | tuple[float, float, int] | str"
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     """A value as the command reads it; a pair in a tuple is a range."""
     match value:
         case tuple() if len(value) == 2:
-            return f"{_text(value[0])}..{_text(value[1])}"
+            return f"{text(value[0])}..{text(value[1])}"
         case tuple() if len(value) == 3:
-            return f"{_text(value[0])}..{_text(value[1])}:{int(value[2])}"
+            return f"{text(value[0])}..{text(value[1])}:{int(value[2])}"
         case str() | os.PathLike():
             return os.fspath(value)
         case bool():
@@ -36,7 +37,14 @@ def _text(value: Any) -> str:
         case float() | np.floating():
             return repr(float(value))
         case _:
-            return ",".join(_text(one) for one in value)
+            return ",".join(text(one) for one in value)
+
+
+def _strength(l2: Any) -> Any:
+    """(A flag without a value would be made of True.)"""
+    if l2 is None or isinstance(l2, bool):
+        raise ValueError(f"l2 is {l2}: it must be a number above 0")
+    return l2
 
 
 def _listed(value: Any) -> Any:
@@ -51,7 +59,7 @@ def _flags(**options: Any) -> list[str]:
         flag = "--" + name.rstrip("_").replace("_", "-")
         if value is None or value is False:
             continue
-        flags.append(flag if value is True else f"{flag}={_text(value)}")
+        flags.append(flag if value is True else f"{flag}={text(value)}")
     return flags
 
 
@@ -64,7 +72,7 @@ class Plan:
     nodes : int
         Sums to keep.
     certificate : float
-        No weight of a reading is off by more than this share of the farthest any weight moves.
+        Bound on the error of any weight of a reading, relative to the largest move of any weight.
     bytes : int
         Memory of the sums in float64.
     """
@@ -86,6 +94,7 @@ def plan(
     dampening: float | None = None,
     alpha: float | None = None,
     beta1: float | None = None,
+    weight_decay: float | None = None,
 ) -> Plan:
     """Nodes, memory and certified error of a dial, before training.
 
@@ -100,10 +109,10 @@ def plan(
     params : int
         Weights of the model.
     tolerance : float
-        Error allowed in any weight, as a share of the farthest any weight moves.
+        Error allowed in any weight, as a share of the largest move of any weight.
     optimizer : str, optional
         ``"sgd"`` (the default), ``"heavy-ball"``, ``"nesterov"``, ``"adam"``, …
-    momentum, dampening, alpha, beta1 : float, optional
+    momentum, dampening, alpha, beta1, weight_decay : float, optional
         Its constants.
 
     Returns
@@ -116,9 +125,10 @@ def plan(
     >>> afterfit.plan(l2=(1e-5, 1e-2), rate=0.1, steps=150_000, params=11_173_962).nodes
     18
     """
+    steps, params = whole("steps", steps, 0), whole("params", params, 0)
     flags = _flags(
-        l2=l2, rate=rate, steps=steps, params=params, tolerance=tolerance, optimizer=optimizer,
-        momentum=momentum, dampening=dampening, alpha=alpha, beta1=beta1,
+        l2=_strength(l2), rate=rate, steps=steps, params=params, tolerance=tolerance, optimizer=optimizer,
+        momentum=momentum, dampening=dampening, alpha=alpha, beta1=beta1, weight_decay=weight_decay,
     )  # fmt: skip
     return Plan(**json.loads(call(["afterfit", "plan", "--json", *flags])))
 
@@ -158,6 +168,7 @@ def weights(
     dampening: float | None = None,
     alpha: float | None = None,
     beta1: float | None = None,
+    weight_decay: float | None = None,
 ) -> Weights:
     """The weight each iterate gets for a strength.
 
@@ -171,7 +182,7 @@ def weights(
         Steps taken.
     optimizer : str, optional
         ``"sgd"`` (the default), ``"heavy-ball"``, ``"nesterov"``, ``"adam"``, …
-    momentum, dampening, alpha, beta1 : float, optional
+    momentum, dampening, alpha, beta1, weight_decay : float, optional
         Its constants.
 
     Returns
@@ -186,8 +197,8 @@ def weights(
     (array([0.5  , 0.25 , 0.125]), 0.125)
     """
     flags = _flags(
-        l2=l2, rate=rate, steps=steps, optimizer=optimizer, momentum=momentum, dampening=dampening,
-        alpha=alpha, beta1=beta1,
+        l2=_strength(l2), rate=rate, steps=whole("steps", steps, 0), optimizer=optimizer, momentum=momentum, dampening=dampening,
+        alpha=alpha, beta1=beta1, weight_decay=weight_decay,
     )  # fmt: skip
     found = json.loads(call(["afterfit", "weights", "--json", *flags]))
     return Weights(**{**found, "weights": np.array(found["weights"])})
@@ -220,13 +231,13 @@ class Output:
     score : float or None
         What ``evaluate`` said of it.
     best : bool
-        Whether that is the best score.
+        Whether that is the best score, where ``best=`` says what is best.
     lora_error : float or None
         What the cut of a LoRA product to its rank lost.
     nodes : list of floats
         Of a dial.
     certificate : float or None
-        Of a dial: no weight is off by more than this share of the farthest any moved.
+        Of a dial: bound on the error of any weight, relative to the largest move of any weight.
     """
 
     path: Path
@@ -280,7 +291,7 @@ class Averages:
 
     @property
     def best(self) -> Output | None:
-        """The output of the best score, if they were evaluated."""
+        """The output of the best score; None unless ``evaluate=`` and ``best=`` were given."""
         return next((output for output in self.outputs if output.best), None)
 
 
@@ -317,6 +328,7 @@ def average(
     dampening: float | None = None,
     alpha: float | None = None,
     beta1: float | None = None,
+    weight_decay: float | None = None,
     nesterov: bool = False,
     groups: Literal["one", "each"] | None = None,
     quadratic: bool = False,
@@ -358,9 +370,9 @@ def average(
         Strengths of an ℓ2 penalty around the first checkpoint: a number, a list, a range ``(1e-5, 1e-2)`` or
         ``(1e-5, 1e-2, 16)`` in a tuple, or ``"auto"``.
     evaluate : callable, optional
-        Called in this thread with the path of the last checkpoint and of each output; returns a score.
+        Called in this thread with the path of the last checkpoint and of each output; returns a score, which must be finite.
     best : {"max", "min"}, optional
-        Which score is best; ``keep="best"`` requires it.
+        Which score is best; ``keep="best"`` requires it. Without it there are scores, and no output is called the best.
     keep : {"all", "best"}
         Which outputs to keep after evaluation.
     report : path, optional
@@ -393,28 +405,43 @@ def average(
     >>> np.load(found.outputs[0].path)["w"]
     array([1.5, 1.5, 1.5])
     """
-    inputs = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    flags = _flags(
-        output=out, l2=l2, ratio=_listed(ratio), uniform=uniform, last=_listed(last), ema=_listed(ema),
-        half_life=_listed(half_life), ema_start=ema_start, ema_warmup=ema_warmup, power_ema=_listed(power_ema),
-        power_ema_gamma=_listed(power_ema_gamma), anneal=_listed(anneal), schedule=_listed(schedule), window=window,
-        wise=_listed(wise), bema=bema, iterate=_listed(iterate), weights=weights, answer=answer, dial=dial,
-        nodes=nodes, rate=rate, rates=rates, steps_per_epoch=steps_per_epoch, start=start, optimizer=optimizer,
-        momentum=momentum, dampening=dampening, alpha=alpha, beta1=beta1, nesterov=nesterov, groups=groups,
-        quadratic=quadratic, origin=origin, step_regex=step_regex, from_=from_, to=to, every=every, filter=filter,
-        key=key, skip_broken=skip_broken, lora=lora, lora_rank=lora_rank, dtype=dtype, format=format,
-        shard_size=shard_size, memory=memory, force=force, skip_existing=skip_existing, report=report,
-        # (What is called is the function: the text only stands for it.)
-        eval="{}" if evaluate is not None else None, best=best, keep=keep if keep != "all" else None, dry_run=dry_run,
-    )  # fmt: skip
-    flags += [f"--copy={pattern}" for pattern in ([copy] if isinstance(copy, str) else copy)]
+    arguments = average_arguments(**locals())
     with bar(progress, "average", "B") as move:
-        said = call(
-            ["afterfit", "average", "--json", "--quiet", *flags, "--", *(os.fspath(path) for path in inputs)],
-            evaluate=evaluate,
-            progress=move,
-        )
-    found = json.loads(said)
+        said = call(["afterfit", "average", *arguments], evaluate=evaluate, progress=move)
+    return averages(json.loads(said))
+
+
+def average_arguments(
+    paths: PathLike | Iterable[PathLike],
+    out: PathLike,
+    copy: str | Sequence[str] = (),
+    evaluate: Callable[[Path], float] | None = None,
+    keep: str = "all",
+    progress: bool = False,
+    **options: Any,
+) -> list[str]:
+    """What the command is called with for these keywords of :func:`average`."""
+    inputs = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not inputs:
+        raise ValueError("paths is empty: there is no checkpoint to average")
+    if options.get("best") is not None and evaluate is None:
+        raise ValueError(f"best is {options['best']!r}, and nothing is judged: give evaluate=, a function of a path")
+    # (A tuple is a range of λ, and several values of anything else.)
+    several = {name: value if name in ("l2", "dial") else _listed(value) for name, value in options.items()}
+    flags = _flags(
+        output=out,
+        **several,
+        # (What is called is the function: the text only stands for it.)
+        eval="{}" if evaluate is not None else None,
+        keep=keep if keep != "all" else None,
+    )
+    flags += [f"--copy={pattern}" for pattern in ([copy] if isinstance(copy, str) else copy)]
+    return ["--json", "--quiet", *flags, "--", *(os.fspath(path) for path in inputs)]
+
+
+def averages(found: dict[str, Any]) -> Averages:
+    """What the command's JSON says."""
     last_checkpoint = found.pop("last_checkpoint", None) or {}
     outputs = [Output(**{**output, "path": Path(output["path"])}) for output in found.pop("outputs")]
+    found.pop("files", None)
     return Averages(outputs=outputs, last_score=last_checkpoint.get("score"), **found)

@@ -36,9 +36,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 import optax
 
 from . import _afterfit
+from ._numbers import whole
 from ._status import Status
 
 __all__ = ["DialState", "Reading", "dial", "read"]
@@ -120,7 +122,7 @@ def _averaged(leaf: Any) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
-def _rates(schedule: float | Sequence[float] | Callable[[Any], Any], steps: int) -> list[float]:
+def _rates(schedule: Any, steps: int) -> list[float]:
     if callable(schedule):
         counts = jnp.arange(steps)
         try:
@@ -128,7 +130,7 @@ def _rates(schedule: float | Sequence[float] | Callable[[Any], Any], steps: int)
         except Exception:  # a schedule of plain Python, with branches on the step
             found = np.asarray([float(schedule(step)) for step in range(steps)])
         return [float(rate) for rate in np.broadcast_to(found, (steps,))]
-    if isinstance(schedule, Sequence):
+    if isinstance(schedule, Sequence) or np.ndim(schedule) == 1:
         if len(schedule) != steps:
             raise ValueError(f"{len(schedule)} rates: steps is {steps}")
         return [float(rate) for rate in schedule]
@@ -136,7 +138,7 @@ def _rates(schedule: float | Sequence[float] | Callable[[Any], Any], steps: int)
 
 
 def dial(
-    schedule: float | Sequence[float] | Callable[[Any], Any],
+    schedule: float | Sequence[float] | npt.ArrayLike | Callable[[Any], Any],
     *,
     steps: int,
     l2: tuple[float, float] | None = None,
@@ -155,7 +157,7 @@ def dial(
     Parameters
     ----------
     schedule
-        The rate, or the rates, or optax's schedule: what the optimizer is given, too.
+        The rate, or the rates (a list or an array), or optax's schedule: what the optimizer is given, too.
     steps
         How many steps there will be at most.
     l2, ema, power_ema
@@ -169,11 +171,13 @@ def dial(
         Whether the loss is: readings are then called exact.
     """
     given = (("l2", l2), ("ema", ema), ("power_ema", power_ema))
+    for name, ends in given:
+        if ends is not None and (not isinstance(ends, Sequence) or len(ends) != 2):
+            raise ValueError(f"{name} is {ends!r}: it must be a range, (from, to)")
     ranges = [(name, *ends) for name, ends in given if ends is not None]
     if not ranges:
         raise ValueError("a dial needs a range to read from: l2=(1e-5, 1e-2), ema=(0.99, 0.9999), power_ema=(0.05, 0.25)")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}: it must be at least 1")
+    steps = whole("steps", steps)
     rates = _rates(schedule, steps)
     constants = {"momentum": momentum, "beta1": b1, "weight_decay": weight_decay}
     named = (optimizer, {name: float(value) for name, value in constants.items() if value is not None})

@@ -2,13 +2,14 @@
 
 ``Trainer(callbacks=[DialCallback(l2=(1e-5, 1e-2))])``; after ``fit``, ``callback.read(3e-4)`` is the model at that strength. The
 module's own weights are never replaced: what the trainer validates, saves and ends with is what it trained. The dial is saved with
-every checkpoint and found again when training goes on from one.
+every checkpoint and found again when training resumes from one.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 try:
@@ -30,7 +31,7 @@ class DialCallback(KeepsDial, pl.Callback):
     l2
         The range of strengths to be read afterwards.
     save
-        A file for the dial when training ends: ``afterfit dial read`` reads it.
+        A file for the dial when training ends: ``afterfit dial read`` reads it. Its folder is made if need be.
     **options
         Of :class:`afterfit.torch.Dial`; ``schedule="trainer"`` stands for the trainer's own scheduler, which must then be stepped
         after every step (``"interval": "step"``).
@@ -44,7 +45,7 @@ class DialCallback(KeepsDial, pl.Callback):
     def __init__(
         self, l2: tuple[float, float] | None = None, *, save: str | os.PathLike[str] | None = None, **options: Any
     ) -> None:
-        self.options = {"l2": l2, **options}
+        self._set_options(l2=l2, **options)
         self.save = save
         self.dial: Dial | None = None
         self._restored: dict[str, Any] | None = None
@@ -78,7 +79,10 @@ class DialCallback(KeepsDial, pl.Callback):
         if self.dial is not None:
             self.dial.close()
             if self.save is not None and (trainer.is_global_zero or self.dial.sharded):
-                self.dial.save(self.save)
+                file = Path(self.save)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                dial = self.dial
+                self._unless_diverged(lambda: dial.save(file), str(file))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -88,7 +92,8 @@ class DialCallback(KeepsDial, pl.Callback):
             words = "a checkpoint of Lightning does not hold shards: save callback.dial with torch.distributed.checkpoint"
             warnings.warn(words, stacklevel=2)
             return {}
-        return {"dial": self.dial.state_dict()}
+        state = self._unless_diverged(self.dial.state_dict, "this checkpoint")
+        return {} if state is None else {"dial": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint kept: taken over when training begins."""

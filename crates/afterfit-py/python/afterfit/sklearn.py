@@ -18,6 +18,7 @@ What is named is what stays the same when folds train on fewer rows: ``alpha`` o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self, TypeAlias
@@ -36,7 +37,7 @@ from sklearn.base import (
 from sklearn.metrics import check_scoring, d2_tweedie_score
 from sklearn.metrics._scorer import _BaseScorer
 from sklearn.model_selection import check_cv
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
@@ -87,7 +88,10 @@ def _grid(given: Any, default: tuple[float, float], name: str) -> Array:
     elif isinstance(given, tuple) and len(given) == 2:
         given = (*given, _POINTS)
     else:
-        values = np.asarray(given, dtype=np.float64)
+        try:
+            values = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.empty(0)
         if values.ndim != 1 or not values.size:
             raise ValueError(f"{name} is a range (from, to), a list, or a count: {given!r} is none of them")
         wrong = values[~((values > 0) & np.isfinite(values))]
@@ -106,6 +110,16 @@ def _arrays(X: Any) -> Any:
         X = X.copy()
         X.sum_duplicates()
     return X.indptr.astype(np.int64), X.indices.astype(np.uint32), X.data, X.shape[1]
+
+
+def _numbers_of(rows: Any, count: int) -> npt.NDArray[np.int64]:
+    """Rows of a fold as numbers, also where they are a mask."""
+    rows = np.asarray(rows)
+    numbers: npt.NDArray[np.int64] = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+    wrong = numbers[(numbers < 0) | (numbers >= count)]
+    if wrong.size:
+        raise ValueError(f"cv names row {wrong[0]}: there are rows 0 to {count - 1}")
+    return numbers
 
 
 class Folds:
@@ -168,7 +182,20 @@ class _Family(BaseEstimator):
 
     def _given(self) -> dict[str, Any]:
         """Settings that Rust takes as they are."""
-        return {"intercept": self.fit_intercept, "standardize": self.standardize}
+        return {"intercept": self._switch("fit_intercept"), "standardize": self._switch("standardize")}
+
+    def _switch(self, name: str) -> bool:
+        value = getattr(self, name)
+        if not isinstance(value, (bool, np.bool_)):
+            raise TypeError(f"{name} is {value!r}: it must be True or False")
+        return bool(value)
+
+    def _noted(self, notes: list[str]) -> list[str]:
+        """The command's notes, in the names of this estimator's settings."""
+        names = (("--l2", getattr(self, "_range", "l2")), ("--standardize", "standardize=True"), ("λ", "l2"))
+        for theirs, ours in names:
+            notes = [note.replace(theirs, ours) for note in notes]
+        return notes
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Features and targets as arrays; what they say about the model is kept."""
@@ -261,7 +288,7 @@ class _One(_Family):
         chosen = list(zip(place, range(of_all.shape[1]), strict=True))
         self._remember(X)
         self._set(np.array([of_all[at, k] for at, k in chosen]), np.array([biases[at, k] for at, k in chosen]))
-        self.notes_ = learned.notes
+        self.notes_ = self._noted(learned.notes)
         return self
 
     def _remember(self, X: Any) -> None:
@@ -300,8 +327,12 @@ class _Many(_Family):
         X, y = self._validated(X, y)
         weights, classes, total = self._rows(y, sample_weight, X)
         own, l2 = self._strengths(total)
-        splits = list(check_cv(self.cv, y, classifier=is_classifier(self)).split(X, self._labels(y), groups))
-        splits = [(np.asarray(a, dtype=np.int64), np.asarray(b, dtype=np.int64)) for a, b in splits]
+        found = check_cv(self.cv, y, classifier=is_classifier(self)).split(X, self._labels(y), groups)
+        splits = [(_numbers_of(trains, len(y)), _numbers_of(held, len(y))) for trains, held in found]
+        if not splits:
+            raise ValueError(f"cv is {self.cv!r}: it gives no fold")
+        if self.scoring is not None and not isinstance(self.scoring, str) and not callable(self.scoring):
+            raise ValueError(f"scoring is {self.scoring!r}: it must be one name, or a function of estimator, X and y")
         scorer = None if self.scoring is None else check_scoring(self._single(), scoring=self.scoring)
         learned = self._learn(
             X, y, l2, weights, classes,
@@ -311,7 +342,7 @@ class _Many(_Family):
         self._path, self._total = learned.path, total
         self._remember(X)
         self.n_splits_ = len(splits)
-        self.notes_ = learned.notes
+        self.notes_ = self._noted(learned.notes)
         if scorer is None:
             losses = learned.losses
             outputs = learned.path.biases.shape[1] if self._model in ("linear", "kernel") else 1
@@ -319,7 +350,12 @@ class _Many(_Family):
         else:
             self.scores_ = self._judged(scorer, learned, X, y, weights, splits, l2)
             losses = -self.scores_
-        means, errors = zip(*map(mean_and_error, losses.T.tolist()), strict=True)
+        unknown = np.isnan(losses).any(axis=0)
+        if unknown.all():
+            raise ValueError("the scores hold NaN at every strength: nothing can be chosen by them")
+        if unknown.any():
+            warnings.warn(f"the scores of {unknown.sum()} of {len(l2)} strengths hold NaN: none of these is chosen", stacklevel=3)
+        means, errors = zip(*map(mean_and_error, np.where(unknown, np.inf, losses).T.tolist()), strict=True)
         best, one_se = choose(l2.tolist(), list(means), list(errors))
         at = int(self.select(own, self.scores_)) if callable(self.select) else {"min": best, "1se": one_se}[self.select]
         self._at_index = at
@@ -378,6 +414,9 @@ class _Many(_Family):
         check_is_fitted(self)
         if strength is not None and l2 is not None:
             raise ValueError(f"{self._unit} and l2 name the same thing: give one of them")
+        for name, given in ((self._unit, strength), ("l2", l2)):
+            if given is not None and (isinstance(given, str) or np.ndim(given) != 0):
+                raise TypeError(f"{name} is {given!r}: it must be one number (coefs_ has those of every strength)")
         own: Array = getattr(self, f"{self._range}_")
         if strength is None and l2 is None:
             at: int | None = self._at_index
@@ -621,7 +660,15 @@ class _PoissonFamily(RegressorMixin, _Family):
 def _exactly(model: Any) -> dict[str, Any]:
     """How exact to be, and in which order rows are added up (which moves last digits only)."""
     given = model.random_state
-    seed = 0 if given is None else int(given) if isinstance(given, Integral) else int(given.randint(2**31))
+    if given is None:
+        seed = 0
+    elif isinstance(given, np.random.Generator):
+        seed = int(given.integers(2**31))
+    else:
+        drawn = check_random_state(given)  # (refuses what is none)
+        seed = int(given) if isinstance(given, Integral) else int(drawn.randint(2**31))
+    if model.tol is not None and not 0.0 < model.tol < np.inf:
+        raise ValueError(f"tol is {model.tol}: it must be above 0 and finite, or None")
     return {"tolerance": model.tol, "seed": seed}
 
 
@@ -639,7 +686,7 @@ class PoissonRegressor(_PoissonFamily, _One):
     tol : float or None
         The excess loss that may be left, as a share of what the features gain there; the coefficients then have about half as
         many digits. ``None`` is the command's own: 1e-8 (1e-11 for a range). float32 data have 3e-6 at best.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         The order in which rows are added up.
 
     Attributes
@@ -824,7 +871,7 @@ class LogisticRegression(_LogisticFamily, _One):
     tol : float or None
         The excess loss that may be left, as a share of what the features gain there; the coefficients then have about half as
         many digits. ``None`` is the command's own: 1e-8 (1e-11 for a range). float32 data have 3e-6 at best.
-    random_state : int, RandomState or None
+    random_state : int, RandomState, Generator or None
         The order in which rows are added up.
 
     Attributes
@@ -994,7 +1041,7 @@ class _KernelFamily(MultiOutputMixin, RegressorMixin, _Family):
     def _given(self) -> dict[str, Any]:
         gamma = 1.0 / self.n_features_in_ if self.gamma is None else float(self.gamma)
         self._kernel = (str(self.kernel), gamma, float(self.coef0), int(self.degree))
-        return {"intercept": self.fit_intercept, "kernel": self._kernel}
+        return {"intercept": self._switch("fit_intercept"), "kernel": self._kernel}
 
     def _remember(self, X: Any) -> None:
         self.X_fit_ = X

@@ -5,7 +5,7 @@ that strength as ``save_pretrained`` does. Around a pretrained model λ says how
 the adapter has sums, and the penalty is on its two factors.
 
 The model's own weights are never replaced while it trains. The dial is saved in every ``checkpoint-N`` and found again when
-training goes on from step N.
+training resumes from step N.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
     Parameters
     ----------
     l2
-        The range of strengths to be read afterwards. Under AdamW λ is about its ``weight_decay``, pulling towards the start.
+        The range of strengths to be read afterwards. Under AdamW λ is about its ``weight_decay``, pulling toward the start.
     save
         Write ``run.dial`` into the output folder when training ends: ``afterfit dial read`` reads it.
     **options
@@ -50,13 +50,13 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
     """
 
     def __init__(self, l2: tuple[float, float] | None = None, *, save: bool = True, **options: Any) -> None:
-        self.options = {"l2": l2, **options}
+        self._set_options(l2=l2, **options)
         self.save = save
         self.dial: Dial | None = None
         self._beside: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin to watch; go on with the dial of the checkpoint that training goes on from."""
+        """Begin to watch; resume the dial of the checkpoint that training resumes from."""
         if self.dial is not None:
             self.dial.close()
         model, optimizer = kwargs["model"], kwargs["optimizer"]
@@ -79,7 +79,7 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             file = folder / (_SHARDS if self.dial.sharded else _FILE)
             if not file.exists():
-                # (It may be any folder that training was told to go on from.)
+                # (It may be any folder that training was told to resume from.)
                 warnings.warn(f"{file} is not there: this dial begins at step {state.global_step}", stacklevel=2)
             elif self.dial.sharded:
                 load_shards({"dial": self.dial}, checkpoint_id=file)
@@ -89,11 +89,16 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the dial into the checkpoint."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if self.dial is not None and self.dial.sharded:
-            save_shards({"dial": self.dial}, checkpoint_id=folder / _SHARDS)
-        elif self.dial is not None and state.is_world_process_zero and folder.is_dir():
+        if self.dial is None or not (self.dial.sharded or (state.is_world_process_zero and folder.is_dir())):
+            return
+        kept = self._unless_diverged(self.dial.state_dict, "this checkpoint")
+        if kept is None:
+            return
+        if self.dial.sharded:
+            save_shards({"dial": kept}, checkpoint_id=folder / _SHARDS)
+        else:
             draft = folder / f".{_FILE}.new"
-            torch.save(self.dial.state_dict(), draft)
+            torch.save(kept, draft)
             os.replace(draft, folder / _FILE)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -103,7 +108,8 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
         self.dial.close()
         if self.save and self.dial.steps > 0 and (state.is_world_process_zero or self.dial.sharded):
             Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-            self.dial.save(Path(args.output_dir) / "run.dial")
+            dial, file = self.dial, Path(args.output_dir) / "run.dial"
+            self._unless_diverged(lambda: dial.save(file), str(file))
 
     def export(self, l2: float | Reading, folder: str | os.PathLike[str], **options: Any) -> Reading:
         """Write the model at a strength into a folder, as ``save_pretrained`` does, with its tokenizer or processor.

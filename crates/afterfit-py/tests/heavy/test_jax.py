@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 
 import jax
@@ -95,6 +97,33 @@ def test_interrupted_is_uninterrupted_through_orbax(tmp_path: Path) -> None:
     again, resumed = run(problem, dial, base, 50, middle, half)
     one, two = (afterfit.jax.read(s, p, l2=0.1).params["w"] for s, p in ((state, params), (resumed, again)))
     assert np.array_equal(np.asarray(one), np.asarray(two))
+
+
+def test_rates_may_be_an_array_and_states_are_pickled() -> None:
+    problem = Problem()
+    rates = np.linspace(0.1, 0.02, 20)
+    states = []
+    for schedule in (rates.tolist(), rates, jnp.asarray(rates)):
+        dial = afterfit.jax.dial(schedule, steps=20.0, l2=RANGE, nodes=4)
+        params, state = run(problem, dial, optax.sgd(lambda step: jnp.asarray(rates)[step]), 20)
+        states.append((params, state, pickle.loads(pickle.dumps(state)), copy.deepcopy(state)))
+    expected = np.asarray(afterfit.jax.read(states[0][1], states[0][0], l2=0.1).params["w"])
+    for params, *copies in states:
+        for state in copies:
+            assert np.array_equal(np.asarray(afterfit.jax.read(state, params, l2=0.1).params["w"]), expected)
+
+
+def test_settings_are_checked() -> None:
+    for wrong, words in [
+        ({"l2": 0.1}, "l2 is 0.1: it must be a range"),
+        ({"l2": (1, 2, 3)}, "it must be a range"),
+        ({"l2": RANGE, "steps": 2.5}, "steps is 2.5: it must be a whole number"),
+        ({"l2": RANGE, "steps": 0}, "steps is 0: it must be at least 1"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            afterfit.jax.dial(0.1, **{"steps": 5, **wrong})
+    with pytest.raises(ValueError, match="3 rates: steps is 5"):
+        afterfit.jax.dial(np.full(3, 0.1), steps=5, l2=RANGE)
 
 
 def test_what_does_not_fit_is_said() -> None:

@@ -101,6 +101,35 @@ def test_checkpoints_hold_the_trained_weights(tmp_path: Path) -> None:
         assert torch.equal(flat(saved), weights)
 
 
+class Diverging(Module):
+    def training_step(self, batch: torch.Tensor, step: int) -> torch.Tensor:
+        loss = super().training_step(batch, step)
+        return loss * float("nan") if self.global_step == 25 else loss
+
+
+@pytest.mark.filterwarnings("default:the weights held NaN")
+def test_weights_that_are_nan_do_not_stop_the_trainer(tmp_path: Path) -> None:
+    callback = DialCallback(l2=RANGE, nodes=12, save=tmp_path / "run.dial")
+    with pytest.warns(UserWarning, match="the weights held NaN .* the dial is not in this checkpoint") as seen:
+        trainer = fit(Diverging(Problem()), callback, 3, tmp_path)
+    assert trainer.global_step == 60
+    assert sum("held NaN" in str(one.message) for one in seen) == 1
+    kept = [torch.load(file, weights_only=False)["callbacks"] for file in sorted(tmp_path.glob("*.ckpt"))]
+    assert ["DialCallback" in states and "dial" in states["DialCallback"] for states in kept] == [True, False, False]
+    assert not (tmp_path / "run.dial").exists()
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        callback.dial.state_dict()
+
+
+def test_callbacks_are_made_for_what_a_dial_knows(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'toleranse'"):
+        DialCallback(l2=RANGE, toleranse=1e-3)
+    callback = DialCallback(l2=RANGE, nodes=4, save=tmp_path / "new" / "folder" / "run.dial")
+    assert repr(callback) == "DialCallback(l2=(0.02, 1.0), nodes=4)"
+    fit(Module(Problem()), callback, 1, tmp_path)
+    assert (tmp_path / "new" / "folder" / "run.dial").is_file()
+
+
 def test_manual_optimization(tmp_path: Path) -> None:
     callback = DialCallback(l2=RANGE, nodes=12)
     fit(Module(Problem(), manual=True), callback, 2, tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import matplotlib
 import pytest
 import torch
@@ -246,7 +248,7 @@ def test_numbers_that_arrive_later_change_nothing(monkeypatch: pytest.MonkeyPatc
     one, two = readings
     for target in ({"l2": 0.1}, {"ema": 0.95}):
         off = flat(one.read(**target).state_dict()) - flat(two.read(**target).state_dict())
-        # (Between kept iterates a share may go to the other neighbour if a block ends there.)
+        # (Between kept iterates a share may go to the other neighbor if a block ends there.)
         assert off.abs().max() < (1e-12 if every == 1 else 1e-2)
     assert two._courses[0].banks[0].older is not None
 
@@ -437,7 +439,7 @@ def test_a_dial_of_every_third_iterate_is_near() -> None:
     problem.train(model, optimizer, 2001)
     for l2 in STRENGTHS[:3]:
         assert (flat(at(dial, l2)) - problem.ridge(l2)).abs().max() < 1e-2
-    assert "stood in for" in str(dial.read(0.1).status)
+    assert "neighboring checkpoints" in str(dial.read(0.1).status)
 
 
 def test_only_what_is_asked_for_is_averaged() -> None:
@@ -451,7 +453,7 @@ def test_only_what_is_asked_for_is_averaged() -> None:
         Dial(model, optimizer, l2=(1e-2, 1.0), params="nothing")
 
 
-def test_the_centre_is_where_training_starts() -> None:
+def test_the_center_is_where_training_starts() -> None:
     model = net()
     pretrained = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -473,6 +475,27 @@ def test_an_optimizer_that_has_been_running_is_a_doubt() -> None:
     with pytest.warns(UserWarning, match="has not seen"):
         steps(model, optimizer, 3)
     assert "first steps are missing" in str(dial.read(0.1).status)
+
+
+def test_an_optimizer_that_fills_its_state_when_it_is_made_is_none() -> None:
+    model = net()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        steps(model, optimizer, 3)
+    assert "missing" not in str(dial.read(0.1).status)
+    with pytest.warns(UserWarning, match="has not seen"):
+        Dial(model, optimizer, l2=(1e-2, 1.0), nodes=4).push()
+
+
+def test_the_optimizers_own_weight_decay_is_said() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1, weight_decay=0.01)
+    dial = Dial(model, optimizer, l2=(1e-2, 1.0), ema=(0.9, 0.99), nodes=4)
+    steps(model, optimizer, 3)
+    assert str(dial.read(0.1).status).endswith("; beside the optimizer's own weight_decay, 0.01")
+    assert "weight_decay" not in str(dial.read(ema=0.95).status)
 
 
 def test_loops_without_an_optimizer_push() -> None:
@@ -510,12 +533,27 @@ def test_settings_are_checked() -> None:
         ({"l2": (1e-2, 1.0), "center": "zero"}, "center is 'zero'"),
         ({"l2": (1e-2, 1.0), "masses": "two"}, "masses is 'two'"),
         ({"l2": (1e-2, 1.0), "nodes": [3, 4]}, "2 numbers of nodes"),
+        ({"l2": (1e-2, 1.0), "nodes": 2.5}, "nodes is 2.5: it must be a whole number"),
+        ({"l2": (1e-2, 1.0), "nodes": 5000}, "nodes is 5000: it must be from 1 to 256"),
+        ({"l2": (1e-2, 1.0), "tolerance": 0}, "tolerance is 0: it must be above 0"),
+        ({"l2": (1e-2, 1.0), "tolerance": "x"}, "tolerance is 'x'"),
+        ({"l2": (1e-2, 1.0), "steps": "x"}, "steps is 'x': it must be a whole number"),
+        ({"l2": (1e-2, 1.0), "recurrence": 3}, "recurrence is 3: it must be a name"),
+        ({"l2": (1e-2, 1.0), "recurrence": "x"}, "no optimizer is known by this name"),
+        ({"l2": (1e-2, 1.0), "recurrence": ("heavy-ball", {})}, "heavy-ball needs momentum"),
+        ({"l2": (1e-2, 1.0), "schedule": "trainer"}, "schedule is 'trainer': it must be"),
+        ({"l2": (1e-2, 1.0), "schedule": 0.1}, "schedule is 0.1: it must be"),
+        ({"l2": (1e-2, 1.0), "schedule": []}, "it must be a scheduler of torch"),
+        ({"l2": (1e-2, 1.0), "schedule": lambda step: 0.1}, "a function as schedule needs steps="),
     ]:
         with pytest.raises(ValueError, match=words):
             Dial(model, optimizer, **wrong)
     with pytest.raises(ValueError, match="lower end of the range is 1"):
         Dial(model, optimizer, l2=(1.0, 1e-2))
-    dial = Dial(model, optimizer, l2=(1e-2, 1.0))
+    with pytest.raises(ValueError, match="no optimizer in this list"):
+        Dial(model, [], l2=(1e-2, 1.0))
+    dial = Dial(model, optimizer, l2=(1e-2, 1.0), steps=1e3)
+    assert repr(dial) == "<Dial l2=(0.01, 1.0): 0 sums, 0 steps>"
     with pytest.raises(ValueError, match="no step yet"):
         dial.read(0.1)
     steps(model, optimizer, 3)

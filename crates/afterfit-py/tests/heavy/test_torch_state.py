@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,50 @@ def test_hostile_states_are_refused_and_change_nothing() -> None:
     assert torch.equal(flat(dial.read(0.1).state_dict()), before)
 
 
+def test_states_of_another_optimizer_are_refused(tmp_path: Path) -> None:
+    kinds = {
+        "sgd": lambda p: SGD(p, lr=0.1),
+        "heavy-ball": lambda p: SGD(p, lr=0.1, momentum=0.9),
+        "nesterov": lambda p: SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        "adam": lambda p: Adam(p, lr=0.1),
+        "adafactor": lambda p: torch.optim.Adafactor(p, lr=0.1),
+        "Rprop": lambda p: torch.optim.Rprop(p, lr=0.1),
+    }
+
+    def trained(kind: str) -> Dial:
+        model = net()
+        optimizer = kinds[kind](model.parameters())
+        dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=4)
+        steps(model, optimizer, 3)
+        return dial
+
+    dials = {kind: trained(kind) for kind in kinds}
+    states = {kind: dial.state_dict() for kind, dial in dials.items()}
+    for kind, dial in dials.items():
+        for other, state in states.items():
+            if other == kind:
+                dial.load_state_dict(state)
+                continue
+            with pytest.raises(afterfit.CheckpointError, match=f"made under {other}, and the optimizer is {kind}"):
+                dial.load_state_dict(state)
+
+
+def test_dials_are_not_copied() -> None:
+    _, _, dial = make("sgd")
+    for do in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="take its state_dict"):
+            do(dial)
+
+
+def test_momentum_may_change_before_a_state_is_taken_over() -> None:
+    model, optimizer, dial = make("momentum")
+    steps(model, optimizer, 3)
+    optimizer.param_groups[0]["momentum"] = 0.5
+    dial.load_state_dict(dial.state_dict())
+    steps(model, optimizer, 3)
+    assert dial.steps == 6
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_command_reads_what_torch_saved(tmp_path: Path, dtype: torch.dtype) -> None:
     from safetensors.torch import load_file
@@ -152,6 +197,8 @@ def test_a_saved_dial_is_read_and_goes_on(tmp_path: Path) -> None:
     with pytest.raises(afterfit.CheckpointError, match="not where the dial stopped"):
         Dial.load(file, third, third_optimizer)
     third.load_state_dict(model.state_dict())
+    with pytest.raises(afterfit.CheckpointError, match="made under adam, and the optimizer is heavy-ball"):
+        Dial.load(file, third, SGD([{"params": [third[0]]}, {"params": [third[1]]}], lr=0.1, momentum=0.9))
     third_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # (torch would share its buffers)
     going = Dial.load(file, third, third_optimizer, block=4)
     problem.train(third, third_optimizer, 30)

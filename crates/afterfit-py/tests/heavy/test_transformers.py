@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from problem import flat
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, get_cosine_schedule_with_warmup
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, get_cosine_schedule_with_warmup
 
 from afterfit._afterfit import main
 from afterfit.torch import Dial
@@ -33,14 +33,16 @@ def data() -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": row, "labels": row} for _ in range(16)]
 
 
-def train(folder: Path, callback: DialCallback, resume: str | None = None, net: GPT2LMHeadModel | None = None, **options):
+def train(
+    folder: Path, callback: DialCallback, resume: str | None = None, net: GPT2LMHeadModel | None = None, others=(), **options
+):
     arguments = TrainingArguments(
         str(folder), per_device_train_batch_size=16, learning_rate=1e-2, warmup_steps=4, lr_scheduler_type="cosine",
         max_steps=STEPS, max_grad_norm=0.0, weight_decay=0.01, adam_epsilon=1e-3, report_to=[], use_cpu=True, disable_tqdm=True,
         logging_strategy="no", **{"save_strategy": "no", **options},
     )  # fmt: skip
     net = model() if net is None else net
-    Trainer(model=net, args=arguments, train_dataset=data(), callbacks=[callback]).train(resume_from_checkpoint=resume)
+    Trainer(model=net, args=arguments, train_dataset=data(), callbacks=[callback, *others]).train(resume_from_checkpoint=resume)
     return net
 
 
@@ -92,6 +94,24 @@ def test_export_is_a_pretrained_folder(tmp_path: Path) -> None:
     assert torch.equal(flat(trained.state_dict()), raw)
     again = GPT2LMHeadModel.from_pretrained(tmp_path / "exported")
     assert torch.equal(flat(again.state_dict()), flat(reading.state_dict()))
+
+
+@pytest.mark.filterwarnings("default:the weights held NaN")
+def test_weights_that_are_nan_do_not_stop_the_trainer(tmp_path: Path) -> None:
+    class Poison(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, **kwargs) -> None:
+            if state.global_step == 9:
+                with torch.no_grad():
+                    next(model.parameters()).fill_(float("nan"))
+
+    callback = DialCallback(l2=RANGE, nodes=4)
+    with pytest.warns(UserWarning, match="the weights held NaN .* the dial is not in this checkpoint"):
+        train(tmp_path, callback, save_strategy="steps", save_steps=8, others=[Poison()])
+    assert callback.dial.steps == STEPS
+    assert [path.parent.name for path in tmp_path.glob("checkpoint-*/afterfit-dial.pt")] == ["checkpoint-8"]
+    assert not (tmp_path / "run.dial").exists()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'model'"):
+        DialCallback(l2=RANGE, model=None)
 
 
 def test_rotation_is_warned_of(tmp_path: Path) -> None:

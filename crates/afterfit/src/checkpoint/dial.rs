@@ -40,14 +40,14 @@ pub struct DialSetting<'a> {
 }
 
 impl Series {
-    /// Bytes of a dial's sums: those of the nodes, the centre and the last checkpoint, in f64.
+    /// Bytes of a dial's sums: those of the nodes, the center and the last checkpoint, in f64.
     #[must_use]
     pub fn bytes_of_dial(&self, nodes: usize) -> u64 {
         let averaged = self.tensors.iter().zip(&self.treatments).filter(|(_, kind)| **kind == Treatment::Average);
         averaged.map(|(tensor, _)| 8 * tensor.len() * (nodes as u64 + 2)).sum()
     }
 
-    /// Writes a dial in one pass. The centre is the first checkpoint.
+    /// Writes a dial in one pass. The center is the first checkpoint.
     pub fn write_dial(
         &self,
         path: &Path,
@@ -79,7 +79,7 @@ impl Series {
             Treatment::Tied(first) => Some((name(at), name(*first))),
             _ => None,
         });
-        // The centre is a sum of nothing around it; the last checkpoint a sum of itself alone.
+        // The center is a sum of nothing around it; the last checkpoint a sum of itself alone.
         let tracker = Tracker::with_groups(vec![nodes.clone()], groups.paths(), groups.masses)?.exact();
         let (count, sequences) = (self.paths.len(), tracker.sequences());
         let row =
@@ -176,7 +176,7 @@ pub struct DialReading {
 }
 
 impl DialFile {
-    /// The model's tensors, with the centre, the last iterate and every sum as its sources.
+    /// The model's tensors, with the center, the last iterate and every sum as its sources.
     #[must_use]
     pub fn series(&self, path: &Path) -> Series {
         let tensor = |name: &str, shape: &[usize], dtype: Dtype, offset: u64| Tensor {
@@ -337,6 +337,6 @@ impl DialFile {
             average.weights = readings.iter().map(weights).collect();
         }
         let rows: Vec<Row> = averages.iter().map(Average::row).collect();
-        Ok(series.write_rows(averages, &rows, false, layout, progress)?)
+        Ok(series.write_rows(averages, &rows, false, None, layout, progress)?)
     }
 }

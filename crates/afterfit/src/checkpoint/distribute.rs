@@ -1,5 +1,5 @@
 //! Finished averages as distributed checkpoints: every tensor one chunk, which `torch.distributed.checkpoint.load` cuts as whoever
-//! loads it wants it.
+//! loads it requires it.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};

@@ -54,6 +54,7 @@ mod pack;
 mod parts;
 mod pickle;
 mod place;
+mod portions;
 mod provenance;
 mod quantized;
 mod rates;
@@ -239,6 +240,20 @@ pub enum CheckpointError {
     /// Parameter groups whose tensors are not known.
     #[error("parameter groups have rates of their own, and nothing proves which tensor is in which")]
     GroupOrder,
+    /// Tensors that were frozen for a while, in a group with others that were not.
+    #[error(
+        "{count} tensors of parameter group {group} had no optimizer state yet at step {before}, and had one at step {after}: they stood still until then, and one list of weights for the whole group would be wrong for them"
+    )]
+    Unfrozen {
+        /// The group, counted from 1.
+        group: usize,
+        /// How many of its tensors.
+        count: usize,
+        /// The last checkpoint in which they stood still.
+        before: u64,
+        /// The first in which they had moved.
+        after: u64,
+    },
     /// Steps are needed, and nothing says them.
     #[error("how many optimizer steps lie between the checkpoints is needed, and {known}", known = sentence(known))]
     NoSteps {

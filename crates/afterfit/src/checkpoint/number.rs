@@ -90,7 +90,7 @@ pub(crate) fn first_overflow(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The f32 towards zero, with its last bit set when anything was cut off: rounding it again to fewer bits then gives
+/// The f32 toward zero, with its last bit set when anything was cut off: rounding it again to fewer bits then gives
 /// what rounding the f64 itself would.
 fn round_to_odd(value: f64) -> f32 {
     let nearest = value as f32;

@@ -171,13 +171,15 @@ struct Output<'a> {
     /// By shard. (Drafts remove themselves when dropped.)
     files: Vec<File>,
     single: Option<Draft>,
+    /// Some shards alone, by their numbers.
+    portion: BTreeMap<usize, Draft>,
     /// Shard and offset of each tensor.
     places: Vec<(usize, u64)>,
 }
 
 impl Output<'_> {
     fn file(&self, shard: usize) -> &File {
-        self.single.as_ref().map_or_else(|| &self.files[shard], Draft::file)
+        self.single.as_ref().or_else(|| self.portion.get(&shard)).map_or_else(|| &self.files[shard], Draft::file)
     }
 }
 
@@ -226,7 +228,7 @@ impl Series {
     pub fn write(&self, averages: &[Average], layout: &Layout, progress: &(dyn Fn(u64) + Sync)) -> Result<Report> {
         let start = std::time::Instant::now();
         let rows: Vec<Row> = averages.iter().map(Average::row).collect();
-        let mut report = self.write_rows(averages, &rows, true, layout, progress)?;
+        let mut report = self.write_rows(averages, &rows, true, None, layout, progress)?;
         report.finish_seconds = start.elapsed().as_secs_f64() - report.pass_seconds;
         Ok(report)
     }
@@ -252,11 +254,13 @@ impl Series {
         Ok(())
     }
 
+    /// Writes every row, of all tensors or, with a `portion`, of those in these files alone.
     pub(super) fn write_rows(
         &self,
         averages: &[Average],
         rows: &[Row],
         centered: bool,
+        portion: Option<&[usize]>,
         layout: &Layout,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Report> {
@@ -274,18 +278,20 @@ impl Series {
         if layout.format == Format::Safetensors {
             require_names(self, &shards)?;
         }
-        let (files, limit) = (averages.len() * shards.len(), most_written());
+        let each = portion.map_or(shards.len(), <[usize]>::len);
+        let (files, limit) = (averages.len() * each, most_written());
         if files > limit {
             return Err(CheckpointError::Setting(format!(
                 "{files} files are to be written at a time ({} outputs of {}), and the system lets {limit} be open: raise it \
                  with ulimit -n {}, or ask for fewer strengths at a time",
                 averages.len(),
-                shards.len(),
+                each,
                 2 * files + 64
             )));
         }
         let start = std::time::Instant::now();
-        let drafts: Result<Vec<Output>> = averages.iter().map(|average| self.draft(average, &shards, layout)).collect();
+        let drafts: Result<Vec<Output>> =
+            averages.iter().map(|average| self.draft(average, &shards, portion, layout)).collect();
         let drafts = drafts?;
         // Tied tensors are computed once and written under every name.
         let mut names = vec![Vec::new(); self.tensors.len()];
@@ -296,8 +302,10 @@ impl Series {
             }
         }
         let targets = |at: usize| -> Vec<Vec<(&File, u64)>> {
-            let of =
-                |draft: &'_ Output| -> Vec<(usize, u64)> { names[at].iter().map(|&name| draft.places[name]).collect() };
+            let is_ours = |(shard, _): &(usize, u64)| portion.is_none_or(|portion| portion.contains(shard));
+            let of = |draft: &'_ Output| -> Vec<(usize, u64)> {
+                names[at].iter().map(|&name| draft.places[name]).filter(is_ours).collect()
+            };
             drafts
                 .iter()
                 .map(|draft| of(draft).into_iter().map(|(shard, offset)| (draft.file(shard), offset)).collect())
@@ -305,6 +313,9 @@ impl Series {
         };
         let mut sums = Vec::new();
         for (at, tensor) in self.tensors.iter().enumerate() {
+            if portion.is_some() && targets(at).iter().all(Vec::is_empty) {
+                continue;
+            }
             match self.treatments[at] {
                 Treatment::Average if !tensor.is_empty() => sums.push(Sum {
                     tensor,
@@ -344,30 +355,38 @@ impl Series {
     }
 
     /// Temporary files of an output, with their headers written and every tensor's place known.
-    fn draft<'a>(&self, average: &'a Average, shards: &[Shard], layout: &Layout) -> Result<Output<'a>> {
+    fn draft<'a>(
+        &self,
+        average: &'a Average,
+        shards: &[Shard],
+        portion: Option<&[usize]>,
+        layout: &Layout,
+    ) -> Result<Output<'a>> {
         let path = &average.path;
         let io = FileError::io(path);
-        let mut draft =
-            Output { average, folder: None, files: Vec::new(), single: None, places: vec![(0, 0); self.tensors.len()] };
-        if self.writes_folders(layout) {
+        let mut draft = Output {
+            average,
+            folder: None,
+            files: Vec::new(),
+            single: None,
+            portion: BTreeMap::new(),
+            places: vec![(0, 0); self.tensors.len()],
+        };
+        if self.writes_folders(layout) && portion.is_none() {
             draft.folder = Some(FolderDraft::create(path, layout.existing)?);
         }
-        let mut metadata: BTreeMap<String, String> = self.metadata.clone();
-        metadata.retain(|name, _| name != "afterfit" && !TRAINING_KEYS.contains(&name.as_str()));
-        metadata.entry("format".into()).or_insert_with(|| "pt".into());
-        metadata.insert("afterfit".into(), average.record.clone());
         for (i, shard) in shards.iter().enumerate() {
-            let described: Vec<(String, Dtype, Vec<usize>)> = shard
-                .tensors
-                .iter()
-                .map(|&at| {
-                    let name = self.tensors[at].name[shard.prefix..].to_owned();
-                    (name, self.output_dtype(at, layout), self.tensors[at].shape.clone())
-                })
-                .collect();
-            let (header, offsets) = header_bytes(&described, &metadata, 0);
+            let (header, offsets) = self.header(average, shard, layout);
             for (&at, offset) in shard.tensors.iter().zip(offsets) {
                 draft.places[at] = (i, offset);
+            }
+            if let Some(portion) = portion {
+                if portion.contains(&i) {
+                    let file = self.portion_draft(average, shard)?;
+                    write_at(file.file(), &header, 0).map_err(&io)?;
+                    draft.portion.insert(i, file);
+                }
+                continue;
             }
             match draft.folder.as_ref().filter(|_| layout.format == Format::Safetensors) {
                 Some(folder) => {
@@ -381,6 +400,23 @@ impl Series {
             write_at(draft.file(i), &header, 0).map_err(&io)?;
         }
         Ok(draft)
+    }
+
+    /// The header of a file of an output, and the offsets of its tensors.
+    pub(super) fn header(&self, average: &Average, shard: &Shard, layout: &Layout) -> (Vec<u8>, Vec<u64>) {
+        let mut metadata: BTreeMap<String, String> = self.metadata.clone();
+        metadata.retain(|name, _| name != "afterfit" && !TRAINING_KEYS.contains(&name.as_str()));
+        metadata.entry("format".into()).or_insert_with(|| "pt".into());
+        metadata.insert("afterfit".into(), average.record.clone());
+        let described: Vec<(String, Dtype, Vec<usize>)> = shard
+            .tensors
+            .iter()
+            .map(|&at| {
+                let name = self.tensors[at].name[shard.prefix..].to_owned();
+                (name, self.output_dtype(at, layout), self.tensors[at].shape.clone())
+            })
+            .collect();
+        header_bytes(&described, &metadata, 0)
     }
 
     /// Copies a tensor of the last checkpoint.
@@ -417,17 +453,16 @@ impl Series {
     fn pack(&self, draft: Output<'_>, shards: &[Shard], layout: &Layout) -> Result<Finished> {
         let path = draft.average.path.clone();
         let io = |source| FileError::Io { path: path.clone(), source };
+        if !draft.portion.is_empty() {
+            return Ok(Finished::Files(draft.portion.into_values().collect()));
+        }
         if let Some(folder) = draft.folder {
             drop(draft.files);
             if let Some(single) = draft.single {
                 let source = Unpacked { series: self, layout, file: single.file(), places: &draft.places };
                 source.write_distributed(folder.folder(), &draft.average.record).map_err(io)?;
             }
-            self.write_indexes(folder.folder(), shards, layout).map_err(io)?;
-            if let Some(home) = &self.home {
-                sidecars::copy(home, folder.folder())?;
-                self.rewrite_config(folder.folder()).map_err(io)?;
-            }
+            self.furnish(folder.folder(), &path, shards, layout)?;
             return Ok(Finished::Folder(folder));
         }
         let single = draft.single.ok_or_else(|| CheckpointError::Setting("an output without a file".into()))?;
@@ -447,6 +482,16 @@ impl Series {
         };
         written.map_err(io)?;
         Ok(Finished::File(packed))
+    }
+
+    /// What an output folder has besides its shards: indexes, and what lies beside the checkpoint's.
+    pub(super) fn furnish(&self, folder: &Path, path: &Path, shards: &[Shard], layout: &Layout) -> Result<()> {
+        self.write_indexes(folder, shards, layout).map_err(FileError::io(path))?;
+        if let Some(home) = &self.home {
+            sidecars::copy(home, folder)?;
+            self.rewrite_config(folder).map_err(FileError::io(path))?;
+        }
+        Ok(())
     }
 }
 
@@ -470,6 +515,7 @@ const TRAINING_KEYS: [&str; 8] =
 /// Complete, under a temporary name.
 enum Finished {
     File(Draft),
+    Files(Vec<Draft>),
     Folder(FolderDraft),
 }
 
@@ -477,6 +523,7 @@ impl Finished {
     fn require_free(&self) -> Result<()> {
         match self {
             Self::File(draft) => draft.require_free()?,
+            Self::Files(drafts) => drafts.iter().try_for_each(Draft::require_free)?,
             Self::Folder(draft) => draft.require_free()?,
         }
         Ok(())
@@ -486,6 +533,9 @@ impl Finished {
     fn put(self) -> Result<u64> {
         Ok(match self {
             Self::File(draft) => draft.finish()?,
+            Self::Files(drafts) => {
+                drafts.into_iter().try_fold(0, |all, draft| Ok::<_, FileError>(all + draft.finish()?))?
+            }
             Self::Folder(draft) => draft.finish()?,
         })
     }

@@ -8,7 +8,7 @@ use super::{DataFile, Result};
 /// Gaps up to this many bytes are read over rather than skipped, in tensors that do not lie row by row.
 const MOST_GAP: u64 = 4096;
 
-/// Where a tensor's first number lies, and how to go on from there.
+/// Where a tensor's first number lies, and how to continue from there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place {
     /// Which of the checkpoint's files.

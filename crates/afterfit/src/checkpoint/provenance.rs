@@ -147,6 +147,9 @@ impl Provenance {
         if needs_rates || settings.counts_steps {
             require_steps(timeline)?;
         }
+        if needs_rates && settings.group_masses.is_none() {
+            require_unfrozen(timeline, trainings)?;
+        }
         let mut doubt = doubt_of(trainings, settings);
         if rates_from >= Some(RatesFrom::Log) {
             doubt = doubt.or(Some(Reason::InterpolatedRates));
@@ -167,6 +170,12 @@ impl Provenance {
                 Some((found, proof)) => {
                     tensor_groups = found;
                     match (proof, settings.group_masses) {
+                        // (Of mass that is spent, groups with and without decay may share one: no reason to refuse.)
+                        (Proof::Order, None) if differ_in_decay_alone(&groups) => {
+                            tensor_groups = vec![0; series.tensors.len()];
+                            groups = Groups::with(groups.paths().to_vec(), GroupMasses::One)?;
+                            notes.push("parameter groups differ in AdamW's own weight decay, and nothing proves which tensor is in which: one mass for all; --groups each takes them in the order of the model's tensors".into());
+                        }
                         (Proof::Order, None) if needs_rates => return Err(CheckpointError::GroupOrder),
                         (Proof::Order, _) => {
                             doubt = doubt.or(Some(Reason::GroupOrder));
@@ -174,7 +183,9 @@ impl Provenance {
                         }
                         _ => {}
                     }
-                    notes.push("each parameter group has the masses of its own rates".into());
+                    if groups.masses == GroupMasses::Each {
+                        notes.push("each parameter group has the masses of its own rates".into());
+                    }
                 }
                 None => {
                     let first = groups.paths()[groups.reference()].clone();
@@ -349,6 +360,22 @@ impl Provenance {
     }
 }
 
+/// Refuses groups some of whose tensors began to move between two checkpoints: their buffers tell.
+fn require_unfrozen(timeline: &Timeline, trainings: &[Training]) -> Result<()> {
+    for (at, pair) in trainings.windows(2).enumerate() {
+        for (group, (one, next)) in pair[0].groups.iter().zip(&pair[1].groups).enumerate() {
+            let began = |(a, b): (&Option<Vec<usize>>, &Option<Vec<usize>>)| a.is_none() && b.is_some();
+            let count = one.shapes.iter().zip(&next.shapes).filter(|&pair| began(pair)).count();
+            // (Where none has a buffer yet, nothing has moved.)
+            if count > 0 && one.numbers == next.numbers && one.shapes.iter().any(Option::is_some) {
+                let [before, after] = [timeline.steps[at], timeline.steps[at + 1]];
+                return Err(CheckpointError::Unfrozen { group: group + 1, count, before, after });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What keeps the optimizer's weights from being exact.
 fn doubt_of(trainings: &[Training], settings: &PathSettings) -> Option<Reason> {
     if settings.optimizer.is_some() {
@@ -378,6 +405,17 @@ fn doubt_of(trainings: &[Training], settings: &PathSettings) -> Option<Reason> {
 /// Whether one mass for all penalizes every group alike (groups that differ in weight decay alone, say).
 fn alike_in_l2(groups: &Groups) -> bool {
     (0..groups.len()).all(|group| groups.l2(group, 1.0).is_ok_and(|l2| (l2 - 1.0).abs() < 1e-9))
+}
+
+/// Whether one mass would do for all, were it not for AdamW's own decay.
+fn differ_in_decay_alone(groups: &Groups) -> bool {
+    let without = |path: &PathInfo| match path.optimizer {
+        Optimizer::Adam { beta1, .. } => {
+            PathInfo { optimizer: Optimizer::Adam { beta1, weight_decay: 0.0 }, ..path.clone() }
+        }
+        _ => path.clone(),
+    };
+    Groups::new(groups.paths().iter().map(without).collect()).is_ok_and(|groups| groups.masses == GroupMasses::One)
 }
 
 /// Where no file has an optimizer's state, the one that the trainer was told to use.
@@ -489,7 +527,18 @@ fn group_paths(
         let gains = if given.is_none() { known.gains() } else { None };
         let mut path = PathInfo { quadratic: settings.quadratic, gains, ..PathInfo::new(optimizer, rates) };
         if settings.optimizer.is_none() {
-            path.momenta = known.momenta().map(|momenta| without_a_buffer(&momenta));
+            if let Some((momenta, placed)) = known.momenta() {
+                let note = "the momentum changes along the path, and no scheduler says when: each is taken to hold from the file that \
+                            first has it; --optimizer and --momentum say one for all steps";
+                // (From none to some is the usual start, and no guess.)
+                if !placed
+                    && momenta.runs().filter(|run| run.rate > 0.0).count() > 1
+                    && !notes.iter().any(|own| own == note)
+                {
+                    notes.push(note.into());
+                }
+                path.momenta = Some(without_a_buffer(&momenta));
+            }
             restart(&mut path, &known, notes);
         }
         path.validate()?;
@@ -603,7 +652,7 @@ fn note_rates(known: &Known<'_>, from: RatesFrom, total: f64, notes: &mut Vec<St
             let [low, high] = known.span_of_sum();
             let before = known.sum_before();
             format!(
-                "rates between checkpoints are interpolated: their sum is {total:.4}, and could be from {:.4} to {:.4} if no rate leaves those of its neighbours; --rates FILE if they were logged",
+                "rates between checkpoints are interpolated: their sum is {total:.4}, and could be from {:.4} to {:.4} if no rate leaves those of its neighbors; --rates FILE if they were logged",
                 low + before,
                 high + before
             )
@@ -657,6 +706,16 @@ fn note_training(trainings: &[Training], settings: &PathSettings, notes: &mut Ve
     // Of every file and every group: it may have been scheduled, and often spares biases and norms.
     let decays = || trainings.iter().flat_map(|training| &training.groups).filter_map(|group| group.weight_decay);
     let (least, most) = (decays().fold(f64::INFINITY, f64::min), decays().fold(0.0, f64::max));
+    let adams = || {
+        let all = trainings.iter().flat_map(|training| &training.groups);
+        all.filter(|group| matches!(group.optimizer, Some(Optimizer::Adam { .. })) && group.weight_decay > Some(0.0))
+    };
+    if settings.optimizer.is_none() && adams().any(|group| !group.kind_of_decay) {
+        notes.push(format!(
+            "the files do not say whether their weight decay is Adam's, a part of the gradient, or AdamW's: taken as Adam's; \
+             --optimizer adam --weight-decay {most} says AdamW's"
+        ));
+    }
     if most > 0.0 {
         let decay = if least < most { format!("from {least} to {most}") } else { most.to_string() };
         notes.push(format!("the training had weight decay {decay}: λ is in addition to it"));

@@ -273,8 +273,8 @@ impl Known<'_> {
         pairs.filter_map(|(&step, training)| Some((step, ticks(self.scheduler(training)?)))).collect()
     }
 
-    /// The momentum of every step, where it changes.
-    pub(super) fn momenta(&self) -> Option<Rates> {
+    /// The momentum of every step, where it changes, and whether a scheduler says when.
+    pub(super) fn momenta(&self) -> Option<(Rates, bool)> {
         let said = |known: &Self| -> Vec<(f64, f64)> {
             let momentum = |training: &Training| known.state(training)?.optimizer.map(|optimizer| optimizer.momentum());
             let pairs = known.steps.iter().zip(known.trainings);
@@ -285,7 +285,8 @@ impl Known<'_> {
             return None;
         }
         let scheduled = self.scheduled(|scheduler, _, ticks, setting| scheduler.momentum(ticks, setting), said);
-        Some(scheduled.unwrap_or_else(|| self.held(&points)))
+        let placed = scheduled.is_some();
+        Some((scheduled.unwrap_or_else(|| self.held(&points)), placed))
     }
 
     /// A scheduler run again, if its values agree with those that the checkpoints say.
@@ -435,7 +436,7 @@ impl Known<'_> {
         self.rates().map_or(0.0, |found| found.rates.iter().take(first).sum())
     }
 
-    /// How far the sum of rates can be from the one taken, if rates stay between those of neighbouring checkpoints.
+    /// How far the sum of rates can be from the one taken, if rates stay between those of neighboring checkpoints.
     pub(super) fn span_of_sum(&self) -> [f64; 2] {
         let points = self.points();
         let gaps = points.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].1, pair[1].1));
@@ -496,7 +497,7 @@ fn steps_per_tick(ticked: &[(u64, f64)]) -> Option<(f64, f64)> {
     fits.then_some((per, if ahead { -per } else { 0.0 }))
 }
 
-/// What began before the first known rate goes on backwards on a straight line, between 0 and `top`.
+/// What began before the first known rate continues backwards on a straight line, between 0 and `top`.
 fn extended_to_start(mut points: Vec<(f64, f64)>, top: f64) -> Vec<(f64, f64)> {
     if let [(a, first), (b, second), ..] = points[..]
         && a > 0.0

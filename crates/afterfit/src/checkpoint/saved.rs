@@ -181,6 +181,10 @@ impl<'p> Reader<'p, '_> {
         for (place, group) in groups.into_iter().enumerate() {
             let mut setting = |name: &str| self.find(group, name).and_then(|id| self.number(id));
             let rate = setting("lr").or_else(|| setting("learning_rate"));
+            // Prodigy and D-Adaptation find the scale of their steps, and Adagrad's rate falls with its own count.
+            let scale = if setting("d0").is_some() { setting("d") } else { None };
+            let fall = setting("lr_decay").map(|decay| 1.0 / (1.0 + decay * own_steps.unwrap_or(0) as f64));
+            let rate = rate.map(|rate| rate * scale.unwrap_or(1.0) * fall.unwrap_or(1.0));
             let mut settings = Settings {
                 momentum: setting("momentum"),
                 dampening: setting("dampening"),
@@ -193,6 +197,7 @@ impl<'p> Reader<'p, '_> {
                 |name: &str| matches!(self.find(group, name).map(|id| pickle.get(id)), Some(Value::Bool(true)));
             settings.nesterov = is_true("nesterov");
             settings.decoupled = is_true("decoupled_weight_decay");
+            let says = self.find(group, "decoupled_weight_decay").is_some();
             let beta1 = self.find(group, "betas").and_then(|betas| pickle.items(betas)?.first().copied());
             settings.beta1 = beta1.and_then(|id| self.number(id));
             let mut list = |name: &str| {
@@ -213,6 +218,7 @@ impl<'p> Reader<'p, '_> {
                 rate,
                 optimizer: settings.optimizer(&|name| pickle.lookup(group, name).is_some()),
                 weight_decay: settings.weight_decay,
+                kind_of_decay: says,
                 names,
                 shapes: numbers.iter().map(|&number| shape_of(number)).collect(),
                 numbers,

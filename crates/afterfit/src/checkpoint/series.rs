@@ -175,7 +175,7 @@ impl Series {
                 let beside = self.home.iter().zip(&self.origin).map(|(home, origin)| home.join(&origin.folder));
                 if beside.into_iter().any(|folder| folder.join("common.pt").is_file()) {
                     notes.push(
-                        "common.pt is not in the output: Megatron-LM wants the last checkpoint's beside it".into(),
+                        "common.pt is not in the output: Megatron-LM requires the last checkpoint's beside it".into(),
                     );
                 }
                 notes

@@ -30,7 +30,7 @@ const GROUP: usize = 32;
 pub(crate) struct Row {
     /// By mass sequence (parameter groups may have masses of their own), then one for each source.
     pub(crate) weights: Vec<Vec<f64>>,
-    /// Whether the centre is added: an average. Otherwise the row is the centred sum itself (a dial's node).
+    /// Whether the center is added: an average. Otherwise the row is the centered sum itself (a dial's node).
     pub(crate) absolute: bool,
     /// The file it ends in, for messages.
     pub(crate) path: PathBuf,
@@ -110,7 +110,7 @@ impl Pass<'_> {
         let sources = self.files.len();
         let width = if self.sums.iter().any(|sum| sum.tensor.dtype == Dtype::F64) { 12 } else { 4 };
         let group = sources.min(GROUP);
-        // Bytes per element of a chunk: inputs, raw bytes, centre, sums, one row and its rounded form.
+        // Bytes per element of a chunk: inputs, raw bytes, center, sums, one row and its rounded form.
         let each = (group * width + 8 + 8 * self.rows.len() + 8 + 8) as u64;
         let chunk = (self.memory / threads as u64 / each).min(CHUNK as u64) as usize / BLOCK * BLOCK;
         let chunk = chunk.max(16 * BLOCK);
@@ -237,7 +237,7 @@ impl Worker {
         for (n, row) in pass.rows.iter().enumerate() {
             let sums = &self.sums[n * padded..][..count];
             self.row.clear();
-            // (The first source is the centre itself: a sum of nothing around it.)
+            // (The first source is the center itself: a sum of nothing around it.)
             let is_whole = row.only(sum.sequence).is_some_and(|only| only > 0 || !pass.centered);
             match row.absolute && !is_whole {
                 true => self.row.extend(sums.iter().zip(&self.center).map(|(sum, center)| center + sum)),

@@ -44,6 +44,9 @@ pub struct GroupState {
     pub optimizer: Option<Optimizer>,
     /// Weight decay of the training itself.
     pub weight_decay: Option<f64>,
+    /// Whether it says which kind of weight decay that is, Adam's or AdamW's.
+    #[serde(skip)]
+    pub kind_of_decay: bool,
     /// Its tensors by name, where the state has names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
@@ -110,6 +113,10 @@ impl Settings {
         }
         if has("betas") && !has("eps") {
             return heuristic(Heuristic::Lion);
+        }
+        if has("weight_sum") && has("weight_lr_power") {
+            // Schedule-free: its state holds the points of one path, and what is saved may be those of another.
+            return None;
         }
         if has("centered") && momentum > 0.0 {
             // RMSprop's buffer takes whole gradients and has no bias correction: no row of the table.

@@ -15,7 +15,7 @@ pub(crate) struct Checked {
     expected: u32,
     touched: AtomicBool,
     right: AtomicBool,
-    /// By where it starts: how far each piece goes that has passed by, and its sum. Neighbours become one.
+    /// By where it starts: how far each piece goes that has passed by, and its sum. Neighbors become one.
     pieces: Mutex<BTreeMap<u64, (u64, Hasher)>>,
 }
 

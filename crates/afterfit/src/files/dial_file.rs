@@ -2,7 +2,7 @@
 //!
 //! A safetensors file. Its metadata have a header under the key `afterfit`; its tensors are `masses`, the rates of every group as runs
 //! (`rates/0`, `rate_steps/0`, and likewise `momenta`, `gains` where they changed); then a copy of the model's tensors for the
-//! centre (`center/NAME`), the last iterate (`last/NAME`) and every sum (`sum-00/NAME`, …), in f64 or, from a GPU, in f32; and
+//! center (`center/NAME`), the last iterate (`last/NAME`) and every sum (`sum-00/NAME`, …), in f64 or, from a GPU, in f32; and
 //! under `copied/NAME` what averaging leaves alone. What the header holds besides is kept when the dial is written again.
 //!
 //! ```
@@ -165,11 +165,11 @@ fn is_one(block: &u64) -> bool {
 /// A copy of the model's tensors in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Copy {
-    /// The centre c.
+    /// The center c.
     Center,
     /// The last iterate.
     Last,
-    /// A centred sum.
+    /// A centered sum.
     Sum(usize),
 }
 
@@ -533,11 +533,40 @@ impl DialFile {
 
     /// The numbers of one tensor of one copy.
     pub fn read(&self, copy: Copy, part: usize) -> Result<Vec<f64>> {
-        let (count, offset) = (self.parts[part].len(), self.places[copy.at()][part]);
+        self.numbers(copy, part, 0, self.parts[part].len())
+    }
+
+    /// Some of them, one after the other.
+    fn numbers(&self, copy: Copy, part: usize, start: usize, count: usize) -> Result<Vec<f64>> {
+        let place = self.places[copy.at()][part];
+        let offset = |size: u64| place + size * start as u64;
         Ok(match self.rounding.precision {
-            Precision::F64 => self.file.read_f64(count, offset)?,
-            Precision::F32 => self.file.read_f32(count, offset)?,
+            Precision::F64 => self.file.read_f64(count, offset(8))?,
+            Precision::F32 => self.file.read_f32(count, offset(4))?,
         })
+    }
+
+    /// Refuses sums that no path could have left: shares add up to 1 at most, so a sum lies no further out than the farthest weight.
+    pub fn require_within_reach(&self, path: &Path) -> Result<()> {
+        for (at, part) in self.parts.iter().enumerate() {
+            let reach = self.reach[self.tracker.sequence(part.group)];
+            // (Far above the rounding of any sum.)
+            let limit = reach * (1.0 + 1e-4);
+            for j in 0..self.tracker.sums() {
+                let mut start = 0;
+                while start < part.len() {
+                    let count = (part.len() - start).min(1 << 16);
+                    let values = self.numbers(Copy::Sum(j), at, start, count)?;
+                    if let Some(value) = values.iter().find(|value| value.abs() > limit) {
+                        let reason =
+                            format!("it holds {value:e}, and no weight is said to have moved by more than {reach:e}");
+                        return Err(FileError::tensor(path, &Copy::Sum(j).name(&part.name), reason).into());
+                    }
+                    start += count;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The tensors that are not averaged.

@@ -32,7 +32,7 @@ pub struct AveragedRun {
     pub seed: u64,
     /// Whether to rescale per λ. Intercepts are refitted per λ in any case.
     pub rescale: bool,
-    /// Error of the dial's readings, as a share of the farthest any weight moves.
+    /// Error of the dial's readings, as a share of the largest move of any weight.
     pub tolerance: f64,
 }
 
@@ -167,7 +167,7 @@ fn rescale_all<T: Element>(
     let mut scores = vec![0.0; rows * k * l2.len()];
     glm.features().multiply(&side_by_side, &mut scores);
     let own = |at: usize| scores.chunks_exact(k * l2.len()).flat_map(move |row| &row[at * k..][..k]).copied().collect();
-    // Neighbouring strengths have similar answers: each run of them is solved in order, from the one before.
+    // Neighboring strengths have similar answers: each run of them is solved in order, from the one before.
     let size = l2.len().div_ceil(8);
     let runs = weights.par_chunks_mut(size).enumerate();
     let solve = |(run, weights): (usize, &mut [Vec<f64>])| {

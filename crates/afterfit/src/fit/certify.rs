@@ -125,10 +125,8 @@ fn certify_few<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>], l2: &[f64], wi
             } else if noise > 0.01 * length {
                 open.push(Open { wide: true, ..one });
             } else {
-                // (Where intercepts are not even near their best, nothing is certain.)
-                let near = share <= SETTLED || left <= NEAR;
-                let length = if near { length + reach * left + noise } else { f64::INFINITY };
-                found[one.at] = Certified { certificate: Certificate::new(length, l2), loss: gradient.loss };
+                let certificate = near_best([length, left], reach, noise, l2);
+                found[one.at] = Certified { certificate, loss: gradient.loss };
             }
         }
         let mut moved: Vec<Vec<f64>> = far.iter().map(|one| std::mem::take(&mut models[one.at])).collect();
@@ -137,6 +135,13 @@ fn certify_few<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>], l2: &[f64], wi
         open.append(&mut far);
     }
     found
+}
+
+/// From the gradient's length in W, and that in the intercepts, which are near their best: nothing is certain where they are
+/// not. `reach` is the root of the mean square of rows measured from their mean.
+pub(super) fn near_best([length, left]: [f64; 2], reach: f64, noise: f64, l2: f64) -> Certificate {
+    let near = left <= ROUNDING || reach * left <= SETTLED * length || left <= NEAR;
+    Certificate::new(if near { length + reach * left + noise } else { f64::INFINITY }, l2)
 }
 
 /// One Newton step of every model's intercepts. In the data's own precision: only the gradient there has to be exact.
@@ -187,10 +192,10 @@ fn settle<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>]) {
     }
 }
 
-struct Gradient {
-    matrix: Vec<f64>,
-    intercepts: Vec<f64>,
-    loss: f64,
+pub(super) struct Gradient {
+    pub(super) matrix: Vec<f64>,
+    pub(super) intercepts: Vec<f64>,
+    pub(super) loss: f64,
 }
 
 impl Gradient {
@@ -206,7 +211,7 @@ impl Gradient {
 }
 
 /// Gradients and losses of every model, without any penalty; in f64 if `wide`, else in the data's own precision.
-fn gradients<T: Element>(glm: &Glm<T>, models: &[Vec<f64>], wide: bool) -> Vec<Gradient> {
+pub(super) fn gradients<T: Element>(glm: &Glm<T>, models: &[Vec<f64>], wide: bool) -> Vec<Gradient> {
     let [d, k] = glm.shape();
     let matrix = d * k;
     let side_by_side: Vec<f64> = models.iter().flat_map(|model| &model[..matrix]).copied().collect();

@@ -1,6 +1,6 @@
 //! The exact regularization path of a generalized linear model: the minimizer at every λ, followed from the strongest down.
 //!
-//! Neighbouring minimizers are close and w_λ is smooth in ln λ: each λ starts from a polynomial through the last few, and
+//! Neighboring minimizers are close and w_λ is smooth in ln λ: each λ starts from a polynomial through the last few, and
 //! needs a handful of passes over the data (`benches/core.rs` counts them, for other starts, too). What corrects the start is
 //! L-BFGS, which keeps its memory from one λ to the next (a pair's gradient difference changes by Δλ times its step, exactly), on
 //! top of the curvature at the last minimizer (`precondition.rs`).
@@ -13,12 +13,14 @@ use std::time::Instant;
 use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 
+use super::centered::Centered;
 use super::certify::{Certified, certify_from};
+use super::lbfgs::{At, Memory, Search};
 use super::narrow::Narrow;
-use super::precondition::Preconditioner;
+use super::precondition::{Metric, Preconditioner};
 use crate::error::{Result, require, require_l2};
 use crate::objective::{Element, Glm, Objective, Rows};
-use crate::vector::{add, difference, dot, norm};
+use crate::vector::{add, difference, norm};
 use crate::watch::Watch;
 
 /// How exact to be. Everything has a default.
@@ -62,10 +64,6 @@ pub struct ExactPath {
     pub seconds: [f64; 2],
 }
 
-/// Pairs that L-BFGS remembers, of up to `MOST_REMEMBERED` numbers in all.
-const MEMORY: usize = 40;
-/// 2 GB.
-const MOST_REMEMBERED: usize = 1 << 28;
 /// Passes after which a λ is left as it is.
 const MOST_PASSES: u64 = 2000;
 /// Passes that L-BFGS may take for a λ before Newton's method takes over, where the Hessian can be made: classes that are told
@@ -146,12 +144,12 @@ fn walk<T: Element>(glm: &Glm<T>, l2: &[f64], tolerance: f64, run: &ExactRun) ->
         }
         let first = match start {
             Start::Zero => Some(walk.null.clone()),
-            Start::Given(models) => Some(walk.centred(&models[at])),
+            Start::Given(models) => Some(walk.centered.centered(&models[at])),
             Start::Neighbor => walk.behind.back().map(|(_, last)| last.clone()),
             Start::Path => None,
         };
         if matches!(start, Start::Zero | Start::Given(_)) {
-            walk.pairs.clear();
+            walk.memory.clear();
         }
         while first.is_none() && from / l2[at] > STRIDE {
             from = (from / STRIDE).max(l2[at] * 1.000_001);
@@ -165,12 +163,19 @@ fn walk<T: Element>(glm: &Glm<T>, l2: &[f64], tolerance: f64, run: &ExactRun) ->
     Ok(Walked { weights, passes: walk.passes, null_loss: walk.null_loss })
 }
 
-/// A walk along the path. Weights in here are of centred features: `z = Wᵀ(x − μ) + b`.
+/// What an excess is measured beside: the gain over no features at all; where next to no loss is left, that must be exact, too.
+pub(super) fn scale(null_loss: f64, value: f64) -> f64 {
+    let gain = (null_loss - value).max(1e-12 * null_loss).max(f64::MIN_POSITIVE);
+    gain.min(100.0 * value)
+}
+
+/// A walk along the path. Weights in here are of centered features: `z = Wᵀ(x − μ) + b`.
 struct Walk<'a, T> {
     glm: &'a Glm<T>,
     watch: &'a Watch,
-    center: Vec<f64>,
+    centered: Centered,
     preconditioner: Preconditioner<T>,
+    metric: Metric,
     /// The strength that the curvature was taken at.
     refreshed: f64,
     /// Without features: where λ is infinite.
@@ -179,26 +184,9 @@ struct Walk<'a, T> {
     behind: VecDeque<(f64, Vec<f64>)>,
     /// How many of them the next start is taken from: as many as would have come nearest to the last minimizer.
     points: usize,
-    pairs: VecDeque<Pair>,
-    /// The strength that the pairs belong to.
-    pairs_l2: f64,
+    memory: Memory,
     null_loss: f64,
     passes: u64,
-}
-
-/// A step and the difference of gradients along it.
-struct Pair {
-    step: Vec<f64>,
-    change: Vec<f64>,
-    /// 1 / (step · change).
-    inverse: f64,
-}
-
-/// A point with its value and gradient.
-struct At {
-    weights: Vec<f64>,
-    value: f64,
-    gradient: Vec<f64>,
 }
 
 impl<'a, T: Element> Walk<'a, T> {
@@ -207,59 +195,29 @@ impl<'a, T: Element> Walk<'a, T> {
         let null_loss = glm.value(&null);
         let mut preconditioner = Preconditioner::new(glm);
         preconditioner.refresh(&null, &center);
+        let metric = preconditioner.at(1.0);
+        let matrix = glm.shape()[0] * glm.shape()[1];
         Self {
             glm,
             watch,
-            center,
+            centered: Centered { center, matrix },
             preconditioner,
+            metric,
             refreshed: f64::INFINITY,
             behind: VecDeque::new(),
             points: 1,
             null,
-            pairs: VecDeque::new(),
-            pairs_l2: 0.0,
+            memory: Memory::default(),
             null_loss,
             passes: 0,
         }
     }
 
-    /// Length of W, without the intercepts.
-    fn matrix(&self) -> usize {
-        self.glm.shape()[0] * self.glm.shape()[1]
-    }
-
-    /// Weights of the features as they are.
-    fn plain(&self, centred: &[f64]) -> Vec<f64> {
-        let (d, matrix) = (self.center.len(), self.matrix());
-        let mut plain = centred.to_vec();
-        for (j, column) in centred[..matrix].chunks_exact(d).enumerate().take(plain.len() - matrix) {
-            plain[matrix + j] -= dot(column, &self.center);
-        }
-        plain
-    }
-
-    /// The reverse.
-    fn centred(&self, plain: &[f64]) -> Vec<f64> {
-        let (d, matrix) = (self.center.len(), self.matrix());
-        let mut centred = plain.to_vec();
-        for (j, column) in plain[..matrix].chunks_exact(d).enumerate().take(plain.len() - matrix) {
-            centred[matrix + j] += dot(column, &self.center);
-        }
-        centred
-    }
-
     fn evaluate(&mut self, weights: Vec<f64>, l2: f64) -> At {
         self.passes += 1;
-        let (d, matrix) = (self.center.len(), self.matrix());
         let mut gradient = vec![0.0; weights.len()];
-        let mut value = self.glm.evaluate(&self.plain(&weights), Rows::All, &mut gradient);
-        let (d_matrix, d_intercepts) = gradient.split_at_mut(matrix);
-        for (column, total) in d_matrix.chunks_exact_mut(d).zip(d_intercepts) {
-            column.iter_mut().zip(&self.center).for_each(|(g, mean)| *g -= mean * *total);
-        }
-        d_matrix.iter_mut().zip(&weights).for_each(|(g, w)| *g += l2 * w);
-        value += 0.5 * l2 * dot(&weights[..matrix], &weights[..matrix]);
-        At { weights, value, gradient }
+        let loss = self.glm.evaluate(&self.centered.plain(&weights), Rows::All, &mut gradient);
+        self.centered.penalized(weights, loss, gradient, l2)
     }
 
     /// The minimizer at this strength, of the features as they are.
@@ -267,13 +225,13 @@ impl<'a, T: Element> Walk<'a, T> {
         let start = start.unwrap_or_else(|| self.predicted(l2.ln(), self.points));
         if self.refreshed / l2 > REFRESH {
             if self.refreshed.is_finite() {
-                let plain = self.plain(&start);
-                self.preconditioner.refresh(&plain, &self.center);
+                let plain = self.centered.plain(&start);
+                self.preconditioner.refresh(&plain, &self.centered.center);
             }
             self.refreshed = l2;
         }
-        self.preconditioner.factor(l2);
-        self.carry(l2);
+        self.metric = self.preconditioner.at(l2);
+        self.memory.carry(l2, self.centered.matrix);
         let reached = self.descend(start, l2, tolerance);
         let miss = |points: &usize| norm(&difference(&self.predicted(l2.ln(), *points), &reached));
         self.points = POINTS.min_by(|a, b| miss(a).total_cmp(&miss(b))).unwrap_or(1);
@@ -284,7 +242,7 @@ impl<'a, T: Element> Walk<'a, T> {
         } else if self.behind.len() == *POINTS.end() {
             self.behind.pop_front();
         }
-        let plain = self.plain(&reached);
+        let plain = self.centered.plain(&reached);
         self.behind.push_back((l2.ln(), reached));
         plain
     }
@@ -304,19 +262,6 @@ impl<'a, T: Element> Walk<'a, T> {
         sum
     }
 
-    /// Moves the remembered pairs to another strength.
-    fn carry(&mut self, l2: f64) {
-        let (matrix, moved) = (self.matrix(), l2 - self.pairs_l2);
-        for pair in &mut self.pairs {
-            let (step, change) = (&pair.step[..matrix], &mut pair.change[..matrix]);
-            add(change, moved, step);
-            pair.inverse = 1.0 / dot(&pair.step, &pair.change);
-        }
-        // Curvature is positive along every step, but for rounding.
-        self.pairs.retain(|pair| pair.inverse.is_finite() && pair.inverse > 0.0);
-        self.pairs_l2 = l2;
-    }
-
     /// L-BFGS until the excess is within the tolerance, or no step helps any more; Newton's method where it takes too long.
     fn descend(&mut self, start: Vec<f64>, l2: f64, tolerance: f64) -> Vec<f64> {
         let mut here = self.evaluate(start, l2);
@@ -325,10 +270,7 @@ impl<'a, T: Element> Walk<'a, T> {
         loop {
             // An excess of ‖g‖²/(2λ), beside what was gained over no features at all. (A little less than allowed: moving the
             // intercepts to their best adds something in W.)
-            let gain = (self.null_loss - here.value).max(1e-12 * self.null_loss).max(f64::MIN_POSITIVE);
-            // Where next to no loss is left, that must be exact, too.
-            let scale = gain.min(100.0 * here.value);
-            let short = 0.7 * (2.0 * l2 * tolerance * scale).sqrt();
+            let short = 0.7 * (2.0 * l2 * tolerance * scale(self.null_loss, here.value)).sqrt();
             let passes = self.passes - first;
             if norm(&here.gradient) <= short || self.watch.stopped() {
                 return here.weights;
@@ -339,12 +281,11 @@ impl<'a, T: Element> Walk<'a, T> {
             let newton = if passes > PATIENCE { self.newton_direction(&here, l2) } else { None };
             let direction = match newton {
                 Some(direction) => direction,
-                None => self.direction(&here.gradient),
+                None => self.memory.direction(&here.gradient, &|gradient| self.metric.apply(gradient)),
             };
-            let slope = -dot(&here.gradient, &direction);
-            match self.line_search(&here, &direction, slope, l2) {
+            match self.line_search(&here, direction, l2) {
                 Some(next) => {
-                    self.remember(&here, &next);
+                    self.memory.remember(&here, &next);
                     here = next;
                     let length = norm(&here.gradient);
                     if length < shortest.0 {
@@ -352,8 +293,8 @@ impl<'a, T: Element> Walk<'a, T> {
                     }
                 }
                 // A memory that misleads is forgotten; without one, this is as far as rounding lets anyone come.
-                None if self.pairs.is_empty() || passes > PATIENCE => break,
-                None => self.pairs.clear(),
+                None if self.memory.is_empty() || passes > PATIENCE => break,
+                None => self.memory.clear(),
             }
         }
         // (Rounding can make the last steps wander.)
@@ -363,11 +304,11 @@ impl<'a, T: Element> Walk<'a, T> {
     /// The gradient divided by the whole Hessian; `None` where that is too large to make.
     fn newton_direction(&self, here: &At, l2: f64) -> Option<Vec<f64>> {
         let ([d, k], n) = (self.glm.shape(), self.glm.rows());
-        let (own, ones) = (d + usize::from(self.glm.has_intercept()), here.weights.len() - self.matrix());
+        let (own, ones) = (d + usize::from(self.glm.has_intercept()), here.weights.len() - self.centered.matrix);
         if here.weights.len() > MOST_NEWTON || n as f64 * (own * own * k * k) as f64 > 2e11 {
             return None;
         }
-        let scores = self.glm.scores(&self.plain(&here.weights));
+        let scores = self.glm.scores(&self.centered.plain(&here.weights));
         let (mut slope, mut bends) = (vec![0.0; k], vec![vec![0.0; k * k]; n]);
         for (row, z) in scores.chunks_exact(k).enumerate() {
             self.glm.loss().local(row, z, &mut slope, &mut bends[row]);
@@ -379,7 +320,7 @@ impl<'a, T: Element> Walk<'a, T> {
         for a in 0..k {
             for b in 0..=a {
                 let weights: Vec<f64> = bends.iter().map(|bend| bend[a * k + b]).collect();
-                let block = self.glm.features().bordered_gram(&weights, &self.center, ones > 0);
+                let block = self.glm.features().bordered_gram(&weights, &self.centered.center, ones > 0);
                 for j in 0..own {
                     for i in 0..own {
                         let (i_at, j_at) = (self.glm.place(i, a), self.glm.place(j, b));
@@ -400,62 +341,16 @@ impl<'a, T: Element> Walk<'a, T> {
         Some((0..size).map(|i| direction[(i, 0)]).collect())
     }
 
-    /// The gradient divided by the curvature, as far as it is known: the two loops of L-BFGS.
-    fn direction(&self, gradient: &[f64]) -> Vec<f64> {
-        let mut q = gradient.to_vec();
-        let mut shares = Vec::with_capacity(self.pairs.len());
-        for pair in self.pairs.iter().rev() {
-            let share = pair.inverse * dot(&pair.step, &q);
-            add(&mut q, -share, &pair.change);
-            shares.push(share);
-        }
-        let mut q = self.preconditioner.apply(&q);
-        // How much more than the metric says the loss bends, going by the last step.
-        if let Some(last) = self.pairs.back() {
-            let scale = 1.0 / (last.inverse * dot(&last.change, &self.preconditioner.apply(&last.change)));
-            q.iter_mut().for_each(|q| *q *= scale);
-        }
-        for (pair, share) in self.pairs.iter().zip(shares.iter().rev()) {
-            let back = share - pair.inverse * dot(&pair.change, &q);
-            add(&mut q, back, &pair.step);
-        }
-        q
-    }
-
     /// A point along `−direction` that is lower, or, where rounding hides that, flatter.
-    fn line_search(&mut self, here: &At, direction: &[f64], slope: f64, l2: f64) -> Option<At> {
-        if slope.is_nan() || slope >= 0.0 {
-            return None;
-        }
-        let noise = if size_of::<T>() == 4 { 1e-7 } else { 1e-13 } * here.value.abs().max(1e-300);
-        let mut length = 1.0;
-        for _ in 0..30 {
-            let mut weights = here.weights.clone();
-            add(&mut weights, -length, direction);
-            let next = self.evaluate(weights, l2);
-            let along = -dot(&next.gradient, direction);
-            let lower = next.value <= here.value + 1e-4 * length * slope;
-            let flatter = next.value <= here.value + noise && along.abs() <= 0.9 * slope.abs();
-            if along.is_finite() && (lower || flatter) {
+    fn line_search(&mut self, here: &At, direction: Vec<f64>, l2: f64) -> Option<At> {
+        let noise = if size_of::<T>() == 4 { 1e-7 } else { 1e-13 };
+        let mut search = Search::along(here, direction, noise)?;
+        while let Some(point) = search.next(here) {
+            let next = self.evaluate(point, l2);
+            if search.takes(here, &next) {
                 return Some(next);
             }
-            // Where the slope would be zero, if it changed evenly.
-            let even = length * slope / (slope - along);
-            length = if even.is_finite() { even.clamp(0.1 * length, 0.5 * length) } else { 0.1 * length };
         }
         None
-    }
-
-    fn remember(&mut self, here: &At, next: &At) {
-        let step = difference(&next.weights, &here.weights);
-        let change = difference(&next.gradient, &here.gradient);
-        let product = dot(&step, &change);
-        if product > 1e-14 * norm(&step) * norm(&change) {
-            let room = (MOST_REMEMBERED / (2 * step.len())).clamp(4, MEMORY);
-            if self.pairs.len() >= room {
-                self.pairs.pop_front();
-            }
-            self.pairs.push_back(Pair { step, change, inverse: 1.0 / product });
-        }
     }
 }

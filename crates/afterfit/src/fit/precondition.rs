@@ -19,7 +19,14 @@ pub(super) struct Preconditioner<T> {
     whole: bool,
     /// `Σ c (x−μ, 1)(x−μ, 1)ᵀ / n`; without an intercept, the ones are left out. Of more features: a column, its diagonal.
     bends: Mat<f64>,
+}
+
+/// That with a penalty, factorized.
+pub(super) struct Metric {
+    /// Features and scores.
+    shape: [usize; 2],
     factor: Option<Llt<f64>>,
+    /// Of features, and of the intercept if there is one.
     diagonal: Vec<f64>,
 }
 
@@ -33,17 +40,10 @@ impl<T: Element> Preconditioner<T> {
             true => (0..enough).map(|i| i * n / enough).collect(),
             false => (0..n).collect(),
         };
-        Self {
-            sample: glm.pick(&rows),
-            sampled,
-            whole: d <= MOST_FEATURES,
-            bends: Mat::new(),
-            factor: None,
-            diagonal: Vec::new(),
-        }
+        Self { sample: glm.pick(&rows), sampled, whole: d <= MOST_FEATURES, bends: Mat::new() }
     }
 
-    /// Takes the curvature at these weights (not centred), of features measured from `center`.
+    /// Takes the curvature at these weights (not centered), of features measured from `center`.
     pub(super) fn refresh(&mut self, weights: &[f64], center: &[f64]) {
         let glm = &self.sample;
         let (n, k) = (glm.rows(), glm.shape()[1]);
@@ -69,27 +69,28 @@ impl<T: Element> Preconditioner<T> {
         };
     }
 
-    /// Readies it for a penalty.
-    pub(super) fn factor(&mut self, l2: f64) {
+    /// With a penalty.
+    pub(super) fn at(&self, l2: f64) -> Metric {
         let d = self.sample.shape()[0];
         let size = self.bends.nrows();
-        let diagonal = |i: usize| self.bends[(i, if self.whole { i } else { 0 })];
+        let bend = |i: usize| self.bends[(i, if self.whole { i } else { 0 })];
         // A hair more than nothing, so that constant features and settled intercepts have a factor, too.
-        let largest = (0..size).map(diagonal).fold(f64::MIN_POSITIVE, f64::max);
+        let largest = (0..size).map(bend).fold(f64::MIN_POSITIVE, f64::max);
         let own = |i: usize| if i < d { l2 } else { 1e-9 * largest };
-        self.diagonal = (0..size).map(|i| 1.0 / (diagonal(i) + own(i) + 1e-14 * largest)).collect();
-        self.factor = None;
+        let diagonal = (0..size).map(|i| 1.0 / (bend(i) + own(i) + 1e-14 * largest)).collect();
+        let mut factor = None;
         if self.whole {
             for hair in [1e-13, 1e-9] {
                 let matrix = Mat::from_fn(size, size, |i, j| {
                     self.bends[(i, j)] + if i == j { own(i) + hair * largest } else { 0.0 }
                 });
-                self.factor = matrix.llt(Side::Lower).ok();
-                if self.factor.is_some() {
+                factor = matrix.llt(Side::Lower).ok();
+                if factor.is_some() {
                     break;
                 }
             }
         }
+        Metric { shape: self.sample.shape(), factor, diagonal }
     }
 
     /// The largest curvature there may be, roughly: λ above this leaves little to learn.
@@ -97,11 +98,13 @@ impl<T: Element> Preconditioner<T> {
         let d = self.sample.shape()[0];
         (0..d).map(|i| self.bends[(i, if self.whole { i } else { 0 })]).sum()
     }
+}
 
+impl Metric {
     /// The gradient, divided by the curvature.
     pub(super) fn apply(&self, gradient: &[f64]) -> Vec<f64> {
-        let (size, k) = (self.bends.nrows(), self.sample.shape()[1]);
-        let place = |i: usize, j: usize| self.sample.place(i, j);
+        let ([d, k], size) = (self.shape, self.diagonal.len());
+        let place = |i: usize, j: usize| if i < d { j * d + i } else { d * k + j };
         let mut out = gradient.to_vec();
         match &self.factor {
             None => (0..k).for_each(|j| (0..size).for_each(|i| out[place(i, j)] *= self.diagonal[i])),

@@ -1,6 +1,6 @@
 //! Least squares of tables with more features than rows, or with too many of both for a Gram matrix.
 //!
-//! Up to [`MOST_ROWS`] rows, `w = Xᵀα` turns the problem into one of n numbers: the Gram matrix of the centred rows, run
+//! Up to [`MOST_ROWS`] rows, `w = Xᵀα` turns the problem into one of n numbers: the Gram matrix of the centered rows, run
 //! like any other quadratic, exact for every λ. Beyond, conjugate gradients: all λ share one Krylov space (the systems
 //! `(Σ + λ)w = a` differ by a multiple of the identity), so every λ costs the products of the smallest. Each answer is
 //! certified by the gradient there, `‖w − w_λ‖ ≤ ‖∇F(w)‖/λ`, since F is λ-strongly convex.
@@ -65,7 +65,7 @@ fn by_rows<T: Element>(x: &Features<T>, y: &[f64], l2: &[f64], intercept: bool, 
     // A large mean would cost digits; sparse rows stay sparse.
     let center = if intercept && !x.is_sparse() { x.means(Rows::All) } else { vec![0.0; x.columns()] };
     let problem = KernelRidge::new(x.row_gram(&center), Mat::from_fn(n, k, |i, j| y[i * k + j]), 0.0)?;
-    let problem = if intercept { problem.centred(&vec![1.0; n]) } else { problem };
+    let problem = if intercept { problem.centered(&vec![1.0; n]) } else { problem };
     // λ next to a mean loss is nλ on the sum.
     let total: Vec<f64> = l2.iter().map(|l2| l2 * n as f64).collect();
     // What α has along null directions of the rows moves no weight.
@@ -80,7 +80,7 @@ fn by_products<T: Element>(x: &Features<T>, y: &[f64], l2: &[f64], intercept: bo
     let start = Instant::now();
     let (n, d, k) = (x.rows(), x.columns(), y.len() / x.rows());
     let means = if intercept { x.means(Rows::All) } else { vec![0.0; d] };
-    // Σv and Xᵀv/n of the centred table; centring is a correction of rank one, so that sparse rows stay sparse.
+    // Σv and Xᵀv/n of the centered table; centering is a correction of rank one, so that sparse rows stay sparse.
     let pulled = |mut g: Vec<f64>| -> Vec<f64> {
         if intercept {
             let mean = g.iter().sum::<f64>() / n as f64;

@@ -227,14 +227,13 @@ impl<T: Element> Data<T> {
     pub(super) fn notes(&self, settings: &Settings) -> Vec<String> {
         let mut notes = Vec::new();
         if self.weights.is_some() {
-            notes.push(
-                "rows count by their weights, in training and in judging; λ is next to the weighted mean loss".into(),
-            );
+            notes
+                .push("rows are weighted in training and in validation; λ stands beside the weighted mean loss".into());
         }
         match &settings.class_weight {
             ClassWeight::Rows => {}
-            ClassWeight::Balanced => notes.push("classes count equally in training (not in judging)".into()),
-            ClassWeight::Given(_) => notes.push("classes count by their weights in training (not in judging)".into()),
+            ClassWeight::Balanced => notes.push("classes count equally in training (not in validation)".into()),
+            ClassWeight::Given(_) => notes.push("classes are weighted in training (not in validation)".into()),
         }
         notes
     }

@@ -61,7 +61,7 @@ impl<T: Element> Learner<T> for KernelLearner<'_> {
         let matrix = self.kernel.matrix(&support, &support)?;
         let mut problem = KernelRidge::new(matrix.clone(), wanted.clone(), 0.0)?;
         if settings.bias {
-            problem = problem.centred(&weights);
+            problem = problem.centered(&weights);
         }
         // A row of weight v is one of √v, and its coefficient √v times that one's.
         let roots: Vec<f64> = weights.iter().map(|weight| weight.sqrt()).collect();

@@ -6,7 +6,7 @@ use afterfit_core::Optimizer;
 
 use super::data::{Data, standardize};
 use super::{ClassWeight, Fitted, Learner, Line, RESOLVED, Runs, Settings};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, require};
 use crate::fit::{MOST_ROWS, Point, RidgePath, RidgeRun, ridge, wide};
 use crate::model::Kind;
 use crate::objective::{DataError, Element, Features, Moments, Rows, Shift};
@@ -84,7 +84,7 @@ impl<'a> Linear<'a> {
             Some(_) => {
                 // A row of weight v is one of √v, once everything is measured from the weighted means.
                 let roots: Vec<f64> = shares.iter().map(|share| (share * n as f64).sqrt()).collect();
-                let x = x.centred_rows(&means, &roots)?;
+                let x = x.centered_rows(&means, &roots)?;
                 let y: Vec<f64> = (0..n * k).map(|at| roots[at / k] * (goal.y[at] - target_means[at % k])).collect();
                 wide(&x, &y, l2, false, &settings.ridge)?
             }
@@ -154,10 +154,42 @@ impl<T: Element> Learner<T> for Linear<'_> {
 }
 
 /// A path and its models in the table's own units.
-pub(super) struct MomentsPath {
-    pub(super) path: RidgePath,
-    pub(super) weights: Vec<Vec<f64>>,
-    pub(super) biases: Vec<Vec<f64>>,
+#[derive(Debug, Clone)]
+pub struct MomentsPath {
+    /// Of the quadratic loss, in its own coordinates.
+    pub path: RidgePath,
+    /// By λ, then by target: one for each feature.
+    pub weights: Vec<Vec<f64>>,
+    /// By λ: one for each target.
+    pub biases: Vec<Vec<f64>>,
+}
+
+/// Every λ of the linear model of rows that only moments are left of, wherever each was seen. They may be taken around any
+/// point.
+pub fn learn_moments(moments: &Moments, settings: &Settings) -> Result<MomentsPath> {
+    let (width, rows) = (moments.width(), moments.rows());
+    require(
+        width <= MOST_FEATURES,
+        "number of features",
+        width as f64,
+        format!("at most {MOST_FEATURES} for moments"),
+    )?;
+    require(rows > 0.0, "weight of all rows", rows, "above 0")?;
+    let around = match settings.bias {
+        true => moments.clone(),
+        // (Without an intercept, zero is the point that residuals are measured from.)
+        false => moments.moved(&Shift::at(vec![0.0; width], vec![0.0; moments.targets()])),
+    };
+    let made = from_moments(&around, &settings.l2, settings)?;
+    match made.weights.iter().chain(&made.biases).flatten().all(|value| value.is_finite()) {
+        true => Ok(made),
+        false => Err(too_large()),
+    }
+}
+
+fn too_large() -> Error {
+    let what = "the numbers of this table are too large: their squares overflow; rescale the target or the features";
+    TableError::Unusable { what: what.into() }.into()
 }
 
 /// Every λ from the moments of the training rows, which also standardize them.
@@ -166,10 +198,7 @@ pub(super) fn from_moments(training: &Moments, l2: &[f64], settings: &Settings) 
     let scaled = settings.standardize.then(|| training.standardized());
     let moments = scaled.as_ref().map_or(training, |(scaled, _)| scaled);
     let quadratic = moments.quadratic(0.0, settings.bias).map_err(|error| match error {
-        DataError::NotFinite { .. } => Error::from(TableError::Unusable {
-            what: "the numbers of this table are too large: their squares overflow; rescale the target or the features"
-                .into(),
-        }),
+        DataError::NotFinite { .. } => too_large(),
         other => other.into(),
     })?;
     let path = ridge(&quadratic, l2, &run)?;
@@ -212,8 +241,8 @@ pub(super) fn ridge_name(path: &RidgePath) -> &'static str {
 }
 
 impl<T: Element> Features<T> {
-    /// Every row measured from a centre and multiplied by its factor; dense, whatever it was.
-    fn centred_rows(&self, center: &[f64], factors: &[f64]) -> Result<Self> {
+    /// Every row measured from a center and multiplied by its factor; dense, whatever it was.
+    fn centered_rows(&self, center: &[f64], factors: &[f64]) -> Result<Self> {
         let d = self.columns();
         let mut values = super::data::flat(self);
         for (row, factor) in values.chunks_exact_mut(d).zip(factors) {

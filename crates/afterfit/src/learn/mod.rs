@@ -29,6 +29,7 @@ use data::{Data, Goal};
 use judge::Judge;
 use runs::Runs;
 
+pub use linear::{MomentsPath, learn_moments};
 pub use streamed::learn_streamed;
 
 /// Which model to fit.

@@ -7,7 +7,7 @@ use crate::objective::{DataError, Element};
 use crate::select::{Rules, folds, split};
 use crate::table::TableError;
 
-/// Who trains and who judges, run by run.
+/// Who trains and who evaluates, run by run.
 pub(super) struct Runs {
     /// Training rows, and rows held out: none where a table of its own judges, or nobody does.
     pub(super) rows: Vec<(Vec<usize>, Vec<usize>)>,
@@ -42,7 +42,7 @@ impl Runs {
                         settings.repeats == 1,
                         "number of repetitions",
                         settings.repeats as f64,
-                        "1 with a table that judges",
+                        "1 with a validation table of its own",
                     )?;
                     rows.push(((0..n).collect(), Vec::new()));
                 }
@@ -102,7 +102,7 @@ impl Runs {
         (!lacking.is_empty()).then(|| {
             let some = lacking.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
             format!(
-                "training rows lack a class, so that its held-out rows cost as much as the impossible: {some} of the times that rows were held out{}{}",
+                "training rows lack a class, so its validation rows have the largest possible loss: {some} of the times that rows were held out{}{}",
                 if lacking.len() > 5 { ", and others" } else { "" },
                 if stratified { "" } else { "; --stratify deals classes out evenly" }
             )
@@ -114,7 +114,7 @@ impl Runs {
 fn require_rows(given: &[(Vec<usize>, Vec<usize>)], n: usize) -> Result<()> {
     require(!given.is_empty(), "number of folds", 0.0, "at least 1")?;
     for (training, held) in given {
-        for (rows, what) in [(training, "rows that train"), (held, "rows that judge")] {
+        for (rows, what) in [(training, "training rows"), (held, "validation rows")] {
             require(!rows.is_empty(), what, 0.0, "at least 1 in every fold")?;
             if let Some(&beyond) = rows.iter().find(|&&row| row >= n) {
                 require(false, "row of a fold", beyond as f64, format!("below {n}, the number of rows"))?;

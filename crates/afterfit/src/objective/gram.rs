@@ -194,7 +194,7 @@ impl<T: Element> Features<T> {
     }
 
     /// The sum of every column, each row counted with its weight.
-    pub(crate) fn weighted_sums(&self, weights: &[f64]) -> Vec<f64> {
+    pub fn weighted_sums(&self, weights: &[f64]) -> Vec<f64> {
         let mut sums = vec![0.0; self.columns()];
         self.add_sums(Rows::All, Some(weights), &vec![0.0; self.columns()], &mut sums);
         sums
@@ -227,7 +227,7 @@ impl<T: Element> Features<T> {
     }
 
     /// `Σ w (x−c)²` of every column.
-    pub(crate) fn weighted_squares(&self, weights: &[f64], center: &[f64]) -> Vec<f64> {
+    pub fn weighted_squares(&self, weights: &[f64], center: &[f64]) -> Vec<f64> {
         let mut squares = vec![0.0; self.columns()];
         match self {
             Self::Dense(x) => {

@@ -148,7 +148,7 @@ impl KernelRidge {
     /// HKHᵀ and y becomes Hy, where H takes the mean away. Its α sum to zero, predict through K as it was, and
     /// `b = mean(y − Kα)`.
     #[must_use]
-    pub fn centred(&self, weights: &[f64]) -> Self {
+    pub fn centered(&self, weights: &[f64]) -> Self {
         let n = self.kernel.nrows();
         let means = |m: MatRef<'_, f64>| -> Vec<f64> {
             let mean =

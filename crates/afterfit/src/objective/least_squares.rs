@@ -1,6 +1,6 @@
 //! `1/(2n) Σ ‖Wᵀx_i − y_i‖² + λ0/2 ‖W‖²`: n rows, d features, k outputs. W is d × k.
 //!
-//! With an intercept, X and y are centred implicitly (sparse data stay sparse), which solves for the unpenalized
+//! With an intercept, X and y are centered implicitly (sparse data stay sparse), which solves for the unpenalized
 //! intercept exactly; it is recovered afterwards as `ȳ − Wᵀx̄`.
 
 use faer::Mat;
@@ -72,7 +72,7 @@ impl<T: Element> LeastSquares<T> {
             .collect()
     }
 
-    /// The same loss (up to a constant) as a [`Quadratic`]: `Σ = XᵀX/n + λ0 I`, `a = Xᵀy/n`, of the centred data if
+    /// The same loss (up to a constant) as a [`Quadratic`]: `Σ = XᵀX/n + λ0 I`, `a = Xᵀy/n`, of the centered data if
     /// there is an intercept. One pass over the data; every step afterwards costs d²k instead of 2ndk.
     pub fn gram(&self) -> Result<Quadratic, DataError> {
         let shift = match self.means.is_some() && !self.x.is_sparse() {
@@ -95,7 +95,7 @@ impl<T: Element> LeastSquares<T> {
         n * d * d / 2.0 * filled * filled + steps * d * d * k < steps * 2.0 * n * d * k * filled
     }
 
-    /// `Wᵀx̄ − ȳ` for each output: what implicit centring subtracts from every row of `XW − Y`.
+    /// `Wᵀx̄ − ȳ` for each output: what implicit centering subtracts from every row of `XW − Y`.
     fn offsets(&self, weights: &[f64]) -> Vec<f64> {
         match &self.means {
             Some(_) => self.intercept(weights).iter().map(|b| -b).collect(),
@@ -169,7 +169,7 @@ impl<T: Element> Objective for LeastSquares<T> {
     }
 }
 
-/// `(X−1x̄ᵀ)ᵀ(X−1x̄ᵀ) v / n`, without centring when there are no means.
+/// `(X−1x̄ᵀ)ᵀ(X−1x̄ᵀ) v / n`, without centering when there are no means.
 pub(super) fn curvature_of_rows<T: Element>(x: &Features<T>, means: Option<&[f64]>, v: &[f64], product: &mut [f64]) {
     let (n, d) = (x.rows() as f64, x.columns());
     let shift: Vec<f64> = v

@@ -52,7 +52,7 @@ impl<T: Element> pulp::WithSimd for Slopes<'_, T> {
         let others = self.labels.as_chunks::<LANES>().0.iter().zip(self.scale.as_chunks::<LANES>().0);
         for (z, (label, scale)) in blocks.zip(others) {
             for i in 0..LANES {
-                // Towards the row's own class z counts up: its loss is log(1 + e^{−t}), to full precision on either side.
+                // Toward the row's own class z counts up: its loss is log(1 + e^{−t}), to full precision on either side.
                 let second = label[i] > half;
                 let t = if second { z[i] } else { zero - z[i] };
                 let positive = t > zero;

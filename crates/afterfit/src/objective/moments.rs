@@ -129,7 +129,13 @@ impl Moments {
         self.x.len()
     }
 
-    /// The moments of the rows of both.
+    /// Targets.
+    #[must_use]
+    pub fn targets(&self) -> usize {
+        self.y.len()
+    }
+
+    /// The moments of the rows of both, taken around the same point.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
         self.plus(other, 1.0)
@@ -139,6 +145,97 @@ impl Moments {
     #[must_use]
     pub fn without(&self, part: &Self) -> Self {
         self.plus(part, -1.0)
+    }
+
+    /// The moments of the rows of both, whatever points each is taken around: they are moved to the mean of all rows, where what
+    /// is added to squares is never negative, so that no digits cancel (Chan, Golub and LeVeque 1979, eq. 2.1).
+    pub fn joined(&self, other: &Self) -> Result<Self, DataError> {
+        for (name, unit, found, expected) in [
+            ("other moments", "columns", other.x.len(), self.x.len()),
+            ("other moments", "targets", other.y.len(), self.y.len()),
+        ] {
+            if found != expected {
+                return Err(DataError::Shape { name, unit, found, expected, with: "these moments" });
+            }
+        }
+        if self.rows == 0.0 || other.rows == 0.0 {
+            return Ok(if self.rows == 0.0 { other.clone() } else { self.clone() });
+        }
+        let share = other.rows / (self.rows + other.rows);
+        let mean = |own: &Self| own.means().into_iter().chain(own.target_means());
+        let between: Vec<f64> = mean(self).zip(mean(other)).map(|(own, other)| own + share * (other - own)).collect();
+        let (x, y) = between.split_at(self.x.len());
+        let to = Shift::at(x.to_vec(), y.to_vec());
+        Ok(self.moved(&to).with(&other.moved(&to)))
+    }
+
+    /// The same rows' moments around another point: `Σ(x−s')(x−s')ᵀ` is a polynomial in `s'−s` of those around s.
+    #[must_use]
+    pub fn moved(&self, to: &Shift) -> Self {
+        let n = self.rows;
+        let a: Vec<f64> = to.x.iter().zip(&self.shift.x).map(|(to, from)| to - from).collect();
+        let b: Vec<f64> = to.y.iter().zip(&self.shift.y).map(|(to, from)| to - from).collect();
+        let sums = |sums: &[f64], by: &[f64]| sums.iter().zip(by).map(|(sum, by)| sum - n * by).collect();
+        let product = |sum: f64, u: f64, a: f64, v: f64, b: f64| sum - (a * v + b * u) + n * a * b;
+        let d = self.x.len();
+        let pair = |i: usize, j: usize| product(self.xx[(i, j)], self.x[i], a[i], self.x[j], a[j]);
+        Self {
+            shift: to.clone(),
+            rows: n,
+            x: sums(&self.x, &a),
+            y: sums(&self.y, &b),
+            xx: Mat::from_fn(d, d, |i, j| if i >= j { pair(i, j) } else { 0.0 }),
+            xy: Mat::from_fn(d, b.len(), |i, j| product(self.xy[(i, j)], self.x[i], a[i], self.y[j], b[j])),
+            yy: self.y.iter().zip(&b).fold(self.yy, |yy, (&y, &b)| product(yy, y, b, y, b)),
+        }
+    }
+
+    /// The mean of every target over these rows.
+    fn target_means(&self) -> Vec<f64> {
+        self.y.iter().zip(&self.shift.y).map(|(sum, shift)| shift + sum / self.rows).collect()
+    }
+
+    /// All it holds, the lower triangle row by row: [`from_numbers`](Self::from_numbers) takes it back.
+    #[must_use]
+    pub fn to_numbers(&self) -> Vec<f64> {
+        let (d, k) = (self.x.len(), self.y.len());
+        let mut numbers = vec![d as f64, k as f64, self.rows, self.yy];
+        [&self.shift.x, &self.shift.y, &self.x, &self.y].iter().for_each(|part| numbers.extend_from_slice(part));
+        (0..d).for_each(|i| numbers.extend((0..=i).map(|j| self.xx[(i, j)])));
+        (0..d).for_each(|i| numbers.extend((0..k).map(|j| self.xy[(i, j)])));
+        numbers
+    }
+
+    /// Moments from all they held.
+    pub fn from_numbers(numbers: &[f64]) -> Result<Self, DataError> {
+        let (found, size) = (numbers.len(), |at: usize| numbers.get(at).map_or(0, |size| *size as usize));
+        let (d, k) = (size(0), size(1));
+        // (Counts beyond all memory are no counts of what is there.)
+        let triangle = d.saturating_add(1).saturating_mul(d) / 2;
+        let expected = d.saturating_add(k).saturating_mul(2).saturating_add(4);
+        let expected = expected.saturating_add(triangle).saturating_add(d.saturating_mul(k));
+        if found != expected {
+            let (name, unit, with) = ("the list of moments", "numbers", "the columns it names");
+            return Err(DataError::Shape { name, unit, found, expected, with });
+        }
+        let mut rest = &numbers[4..];
+        let mut take = |count: usize| {
+            let (taken, left) = rest.split_at(count);
+            rest = left;
+            taken
+        };
+        let shift = Shift::at(take(d).to_vec(), take(k).to_vec());
+        let (x, y) = (take(d).to_vec(), take(k).to_vec());
+        let (pairs, cross) = (take(d * (d + 1) / 2), take(d * k));
+        Ok(Self {
+            shift,
+            rows: numbers[2],
+            x,
+            y,
+            xx: Mat::from_fn(d, d, |i, j| if i >= j { pairs[i * (i + 1) / 2 + j] } else { 0.0 }),
+            xy: Mat::from_fn(d, k, |i, j| cross[i * k + j]),
+            yy: numbers[3],
+        })
     }
 
     fn plus(&self, other: &Self, sign: f64) -> Self {
@@ -230,14 +327,14 @@ impl Moments {
         }
     }
 
-    /// `1/(2n) Σ‖Wᵀx − y‖² + ridge/2 ‖W‖²` up to a constant; with an intercept, of the centred data. Without one, the
+    /// `1/(2n) Σ‖Wᵀx − y‖² + ridge/2 ‖W‖²` up to a constant; with an intercept, of the centered data. Without one, the
     /// moments must be taken around zero.
     pub fn quadratic(&self, ridge: f64, intercept: bool) -> Result<Quadratic, DataError> {
         let (n, d) = (self.rows, self.x.len());
         let keep = if intercept { 1.0 } else { 0.0 };
         let hessian = Mat::from_fn(d, d, |i, j| {
-            let centred = self.xx[(i.max(j), i.min(j))] / n - keep * (self.x[i] / n) * (self.x[j] / n);
-            if i == j { centred + ridge } else { centred }
+            let centered = self.xx[(i.max(j), i.min(j))] / n - keep * (self.x[i] / n) * (self.x[j] / n);
+            if i == j { centered + ridge } else { centered }
         });
         let linear =
             Mat::from_fn(d, self.y.len(), |i, j| self.xy[(i, j)] / n - keep * (self.x[i] / n) * (self.y[j] / n));

@@ -151,7 +151,7 @@ impl<T: Element> Features<T> {
                     }
                 };
                 let chunk = MatRef::from_row_major_slice(values, part.len(), d);
-                // Row by row is how the product is fastest; what follows wants columns.
+                // Row by row is how the product is fastest; what follows reads columns.
                 by_row.resize(part.len() * k, T::of(0.0));
                 matmul(
                     MatMut::from_row_major_slice_mut(&mut by_row[..part.len() * k], part.len(), k),

@@ -89,7 +89,7 @@ impl Quadratic {
         if center.len() != d * k {
             let (found, expected) = (center.len(), d * k);
             return Err(
-                DataError::Shape { name: "the centre", unit: "numbers", found, expected, with: "the weights" }.into()
+                DataError::Shape { name: "the center", unit: "numbers", found, expected, with: "the weights" }.into()
             );
         }
         let penalty = q.map_or_else(|| Mat::<f64>::identity(d, d), |q| q.to_owned());

@@ -68,7 +68,7 @@ fn callers_that_do_not_fit() {
     let objective = small();
     let mut path = live(&objective, Method::Descent, RateSchedule::Constant(0.1), 5).unwrap();
     assert!(averages(&mut path, &[], Answer::Regularized, Stride::Linear).unwrap().is_empty());
-    says(objective.solve(1.0, &[0.0; 3], None), "the centre has 3 numbers, but 2 are needed to fit the weights");
+    says(objective.solve(1.0, &[0.0; 3], None), "the center has 3 numbers, but 2 are needed to fit the weights");
     let softmax = Glm::softmax(features(vec![1.0; 6], 3, 2), vec![0, 1, 0], 2, 0.0, true).unwrap();
     assert_eq!(softmax.width(), 6);
     says(rescale(&softmax, &[0.0; 4], 1.0), "the model has 4 weights, but 6 are needed to fit the objective");

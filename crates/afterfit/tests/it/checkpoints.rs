@@ -618,7 +618,7 @@ fn a_warm_up_from_zero_is_a_path_like_any_other() {
     assert_eq!(runs, [RateRun { steps: 1, rate: 0.0 }, RateRun { steps: 1, rate: 0.1 }]);
     let found = made.weights(&Weighting::L2(1.0), Answer::Regularized).unwrap();
     assert_eq!(found.weights[0], [0.0, 0.1 / 1.1, 1.0 - 0.1 / 1.1], "descent spends nothing at rate 0");
-    // With momentum the first gradient goes on moving the weights: its iterate counts.
+    // With momentum the first gradient keeps moving the weights: its iterate counts.
     let settings = PathSettings {
         optimizer: Some(Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 }),
         ..PathSettings::default()
@@ -739,7 +739,7 @@ fn a_dial_kept_elsewhere() {
     let iterates: Vec<Vec<f64>> = (0..51).map(|_| (0..6).map(|_| uniform(&mut rng, -1.0, 1.0)).collect()).collect();
     let rates = |step: usize| if step < 30 { 0.5 } else { 0.05 };
     let path_info = PathInfo::new(Optimizer::Sgd, runs.into_iter().collect());
-    let centred = |l2: f64, i: usize| -> f64 {
+    let centered = |l2: f64, i: usize| -> f64 {
         let shares = path_info.weights(l2, Answer::Regularized).unwrap();
         shares[..50].iter().zip(&iterates).map(|(share, iterate)| share * (iterate[i] - iterates[0][i])).sum()
     };
@@ -757,7 +757,7 @@ fn a_dial_kept_elsewhere() {
         draft.write(Copy::Center, at, &values(&|i| iterates[0][i])).unwrap();
         draft.write(Copy::Last, at, &values(&|i| iterates[50][i])).unwrap();
         for (j, &l2) in nodes.values().iter().enumerate() {
-            draft.write(Copy::Sum(j), at, &values(&|i| centred(l2, i))).unwrap();
+            draft.write(Copy::Sum(j), at, &values(&|i| centered(l2, i))).unwrap();
         }
     }
     draft.write_copied(0, &9.0_f32.to_le_bytes()).unwrap();

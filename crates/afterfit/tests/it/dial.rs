@@ -315,3 +315,29 @@ fn an_unknown_future_is_inside_the_certificate() {
     let nesterov = run(&quadratic, Method::Nesterov { momentum: 0.9 }, RateSchedule::Constant(0.1), 5, None);
     assert!(CausalDial::new(nodes, nesterov.info(), nesterov.center()).is_err());
 }
+
+/// A sum further out than any weight went is no sum of that path.
+#[test]
+fn edited_sums_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.dial");
+    let path = PathInfo::new(Optimizer::Sgd, Rates::new());
+    let mut dial = Dial::new(vec![Nodes::new(1e-2, 1.0, 8).unwrap()], &path, &[0.0, 0.0]).unwrap();
+    for step in 0..50 {
+        dial.push(&[f64::from(step), 1.0], 0.1).unwrap();
+    }
+    dial.finish(&[50.0, 1.0]).unwrap();
+    dial.save(&file).unwrap();
+    Dial::load(&file).unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let at = 8 + length + header["sum-03/weights"]["data_offsets"][0].as_u64().unwrap() as usize;
+    bytes[at..at + 8].copy_from_slice(&1e3_f64.to_le_bytes());
+    std::fs::write(&file, &bytes).unwrap();
+    let error = Dial::load(&file).unwrap_err().to_string();
+    assert!(
+        error.contains("sum-03/weights: it holds 1e3, and no weight is said to have moved by more than"),
+        "{error}"
+    );
+}

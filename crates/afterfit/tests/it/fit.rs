@@ -392,13 +392,14 @@ fn moments_equal_the_rows() {
         }
     }
     // Around its mean, the Hessian keeps its digits where raw moments lose (mean/spread)² of them.
-    let centred = Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y)).unwrap().quadratic(0.0, true).unwrap();
+    let centered =
+        Moments::of(&x, &y, None, Rows::All, &Shift::at_means(&x, &y)).unwrap().quadratic(0.0, true).unwrap();
     let means = x.means(Rows::All);
     let Features::Dense(table) = &x else { unreachable!("dense above") };
     let slow = |i: usize, j: usize| {
         (0..200).map(|r| (table.row(r)[i] - means[i]) * (table.row(r)[j] - means[j])).sum::<f64>() / 200.0
     };
-    assert!((0..9).all(|at| (centred.hessian()[(at / 3, at % 3)] - slow(at / 3, at % 3)).abs() < 1e-13));
+    assert!((0..9).all(|at| (centered.hessian()[(at / 3, at % 3)] - slow(at / 3, at % 3)).abs() < 1e-13));
 }
 
 /// Columns of very different sizes: the Gram matrix is rounded beside its largest eigenvalue, and certificates say so.

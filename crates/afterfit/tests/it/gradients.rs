@@ -221,9 +221,9 @@ fn the_intercept_is_not_regularized() {
     let values = vector(&mut rng, n * d);
     let y: Vec<f64> = (0..n).map(|_| 5.0 + uniform(&mut rng, -1.0, 1.0)).collect();
     let x = Features::Dense(Dense::new(n, d, values.clone()).unwrap());
-    let centred = LeastSquares::new(x, y.clone(), 1, 0.0, true).unwrap();
-    let weights = centred.gram().unwrap().solve(0.3, &[0.0; 4], None).unwrap();
-    let intercept = centred.intercept(&weights)[0];
+    let centered = LeastSquares::new(x, y.clone(), 1, 0.0, true).unwrap();
+    let weights = centered.gram().unwrap().solve(0.3, &[0.0; 4], None).unwrap();
+    let intercept = centered.intercept(&weights)[0];
     let ones = Mat::from_fn(n, d + 1, |i, j| if j < d { values[i * d + j] } else { 1.0 });
     let mut system = ones.transpose() * &ones / faer::Scale(n as f64);
     (0..d).for_each(|i| system[(i, i)] += 0.3);

@@ -252,7 +252,7 @@ fn functional_kernel_descent_and_its_limit_on_an_rbf_kernel() {
 }
 
 #[test]
-fn limits_equal_the_direct_solve_with_centre_and_ridge() {
+fn limits_equal_the_direct_solve_with_center_and_ridge() {
     let mut rng = rng(13);
     let (d, outputs) = (7, 2);
     let sigma = with_spectrum(&mut rng, &log_spectrum(d, 1e-2, 1.0));
@@ -276,7 +276,7 @@ fn limits_equal_the_direct_solve_with_centre_and_ridge() {
                 let factor = convergence_factor(method.optimizer(), l2, 0.7).unwrap();
                 let steps = (1e-16_f64.ln() / factor.ln()).ceil() as u64 + 2;
                 let mut path = run(&objective, method.clone(), RateSchedule::Constant(0.7), steps, Some(&center));
-                // (Σ + (λ0+λ)I) w = a + λc: the ridge stays centred at 0, the new penalty at w_0.
+                // (Σ + (λ0+λ)I) w = a + λc: the ridge stays centered at 0, the new penalty at w_0.
                 let direct = objective.solve(l2, &center, metric).unwrap();
                 for answer in [Answer::Regularized, Answer::Normalized] {
                     let found = averages(&mut path, &[Weighting::L2(l2)], answer, Stride::Linear).unwrap();
@@ -289,7 +289,7 @@ fn limits_equal_the_direct_solve_with_centre_and_ridge() {
 }
 
 #[test]
-fn a_ridge_in_the_training_loss_stays_centred_at_zero() {
+fn a_ridge_in_the_training_loss_stays_centered_at_zero() {
     // λ0 given to the objective itself, rows and all: (Σ + (λ0+λ)I) w = a + λc.
     let mut rng = rng(16);
     let (x, y, center) = (dense(&mut rng, 80, 4), vector(&mut rng, 80), vector(&mut rng, 4));

@@ -1,6 +1,7 @@
 //! What the library promises, checked on random problems. One binary, so that it links once.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod apart;
 mod architecture;
 mod bad_input;
 mod bracket;
@@ -9,6 +10,7 @@ mod common;
 mod deviation;
 mod dial;
 mod distributed;
+mod examples;
 mod fit;
 mod gradients;
 mod hostile;

@@ -9,7 +9,7 @@ use rand::RngExt;
 
 use crate::common::*;
 
-/// Three classes of points around three centres, the first far more frequent than the others.
+/// Three classes of points around three centers, the first far more frequent than the others.
 fn problem(intercept: bool) -> Glm<f64> {
     let mut rng = rng(61);
     let (mut values, mut labels) = (Vec::new(), Vec::new());

@@ -42,12 +42,10 @@ fn rows(count: usize) -> Rows {
 
 impl Rows {
     fn csv(&self) -> String {
-        let mut text = "a,b,\"c\",d,e,f,colour,y\n".to_owned();
-        for ((x, colour), y) in self.numbers.iter().zip(&self.texts).zip(&self.y) {
+        let mut text = "a,b,\"c\",d,e,f,color,y\n".to_owned();
+        for ((x, color), y) in self.numbers.iter().zip(&self.texts).zip(&self.y) {
             let x: Vec<String> = x.iter().map(f64::to_string).collect();
-            text.push_str(
-                &format!("{}, \"{}\",{y}\n", x.join(","), colour.replace('"', "\"\"")).replace(", \"", ",\""),
-            );
+            text.push_str(&format!("{}, \"{}\",{y}\n", x.join(","), color.replace('"', "\"\"")).replace(", \"", ",\""));
         }
         text
     }
@@ -63,7 +61,7 @@ impl Rows {
 
     fn parquet(&self, path: &Path) {
         let columns = ["a", "b", "c", "d", "e", "f", "y"].map(|name| format!("required double {name};")).join(" ");
-        let schema = format!("message rows {{ {columns} optional binary colour (UTF8); }}");
+        let schema = format!("message rows {{ {columns} optional binary color (UTF8); }}");
         let schema = Arc::new(parse_message_type(&schema).unwrap());
         let file = std::fs::File::create(path).unwrap();
         let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();

@@ -24,11 +24,11 @@ Some facts about steps:
 - Gradient accumulation, closures and plain ``GradScaler`` need nothing: a step that is skipped does not call ``optimizer.step``.
 - *Fused* optimizers under a ``GradScaler`` are called with ``found_inf`` on the device. The dial keeps a copy of that flag with the
   iterate and looks at it a block later, when it has long arrived: nothing waits for the device, and a skipped step is no step at
-  all, which is what the theory wants. A rate that is a tensor on a device (``capturable=True``) is kept the same way.
+  all, which is what the theory requires. A rate that is a tensor on a device (``capturable=True``) is kept the same way.
 - CUDA graphs and DeepSpeed never call hooks: call :meth:`Dial.push` before each step (before ``graph.replay()``, before
   ``engine.step()``).
 - Parameters get sums with their first gradient (or, where ``step`` is given a closure, once they require one). Those that come
-  later, unfrozen or in a group that was added, have masses of their own from then on, and their value then as centre.
+  later, unfrozen or in a group that was added, have masses of their own from then on, and their value then as center.
 - Sharded parameters (FSDP2, ``DTensor``) have sharded sums and nothing is communicated while training; `read`, `save` and
   `state_dict` are to be called on all ranks.
 """

@@ -116,7 +116,7 @@ class Bank:
 
     @torch.no_grad()
     def stage(self, row: int) -> None:
-        """Keeps the weights, centred, as a row of the block."""
+        """Keeps the weights, centered, as a row of the block."""
         if not self.pinned:
             vector = self.current[row]
             self.fill(vector, self.views[row])

@@ -14,11 +14,15 @@ from torch.optim import Optimizer
 
 from .. import _afterfit
 from .bank import Bank, Slot, farthest
-from .optimizers import foretold, has_buffer, momentum_of, recurrence_of
+from .optimizers import foretold, has_buffer, has_stepped, momentum_of, recurrence_of
 from .shards import is_sharded, local_of, sharded_like
 
 if TYPE_CHECKING:
     from .dial import Dial
+
+
+class NotFinite(ValueError):
+    """The weights were NaN or infinite while the dial watched."""
 
 
 @dataclass
@@ -188,7 +192,7 @@ class Course:
             self.tracker = _afterfit.Tracker(
                 families, optimizers, rates, masses=dial.masses, every=dial.every, quadratic=quadratic, **declared
             )
-            if self.optimizer is not None and self.optimizer.state and not dial._resuming:
+            if self.optimizer is not None and has_stepped(self.optimizer) and not dial._resuming:
                 self.tracker.doubt("missing-start")
                 warnings.warn(
                     "the optimizer has taken steps that this dial has not seen: averages are around the weights now",
@@ -215,6 +219,17 @@ class Course:
         if self.optimizer is None:
             return "sgd", {}
         return recurrence_of(self.optimizer, group)
+
+    def like(self, group_of: list[int]) -> _afterfit.Tracker:
+        """A tracker of the optimizer as it is now, to hold beside one that was kept."""
+        named = [self.named(self.groups[at]) for at in group_of]
+        return _afterfit.Tracker([(name, *ends, 1) for name, ends in self.dial._ranges], named, [0.0] * len(named))
+
+    def own_decay(self) -> str:
+        """What is to be said of an ℓ2 penalty that the optimizer adds to the loss. (Adam's and AdamW's are in their masses.)"""
+        linear = [at for at, kind in zip(self.group_of, self.kinds, strict=True) if kind in ("sgd", "heavy-ball", "nesterov")]
+        decays = sorted({float(self.groups[at].get("weight_decay") or 0.0) for at in linear} - {0.0})
+        return f"; beside the optimizer's own weight_decay, {', '.join(f'{decay:g}' for decay in decays)}" if decays else ""
 
     def foretell(self, groups: list[dict[str, Any]], which: list[int]) -> dict[str, Any]:
         """The declared rates of some of the optimizer's groups, as the tracker takes them."""
@@ -277,12 +292,13 @@ class Course:
             parameter = bank.slots[0].parameter
             if is_sharded(parameter):
                 mesh = parameter.device_mesh  # type: ignore[attr-defined]
-                reach = reach.to(bank.home)
+                # (Of NaN and a number, a maximum over ranks may be either: all must see the same.)
+                reach = reach.to(bank.home).nan_to_num(nan=math.inf, posinf=math.inf)
                 for dim in range(mesh.ndim):
                     torch.distributed.all_reduce(reach, torch.distributed.ReduceOp.MAX, group=mesh.get_group(dim))
             found[bank.sequence] = max(found[bank.sequence], float(reach))
             if not math.isfinite(float(reach)):
-                raise ValueError(f"the weights held NaN or infinity at some of the {self.tracker.steps} steps: nothing can be read")
+                raise NotFinite(f"the weights held NaN or infinity at some of the {self.tracker.steps} steps: nothing can be read")
         return found
 
     @torch.no_grad()
@@ -368,6 +384,9 @@ class Course:
             not isinstance(at, int) or not 0 <= at < len(groups) for at in group_of
         ):
             raise wrong(f"its groups follow {group_of}, and the optimizer has {len(groups)} parameter groups")
+        own = self.like(group_of)
+        if own.recurrences != tracker.recurrences or own.unknown != tracker.unknown:
+            raise wrong(f"it was made under {optimizers_of(tracker)}, and the optimizer is {optimizers_of(own)}")
         where = {id(parameter): at for at, group in enumerate(groups) for parameter in group["params"]}
         listed = []
         for name, group in members.items():
@@ -419,6 +438,10 @@ class Course:
                     bank.gate_center.copy_(bank.center)
 
         return take_over
+
+
+def optimizers_of(tracker: _afterfit.Tracker) -> str:
+    return ", ".join(dict.fromkeys(tracker.unknown or tracker.recurrences))
 
 
 def wrong(reason: str) -> _afterfit.CheckpointError:

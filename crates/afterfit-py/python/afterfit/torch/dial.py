@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .. import _afterfit
+from .._numbers import whole
 from .._status import Status
 from .bank import Bank, Slot
-from .course import Course, entry, wrong
-from .optimizers import clean, unwrapped, unwrapped_model
+from .course import Course, entry, optimizers_of, wrong
+from .optimizers import check_schedule, clean, unwrapped, unwrapped_model
 from .reading import Reading, Sweep, judged
 from .reading import refresh as refresh_model
 from .shards import bytes_of, is_sharded, local_of, sharded_like, whole_of
@@ -60,7 +61,8 @@ class Dial:
     params, exclude
         Which parameters are averaged, or not: a regular expression for their names, or a function of name and parameter.
     every
-        Keep the iterate of every so many steps: the mass of those between is split between their neighbours.
+        Keep the iterate of every so many steps: the mass of those between is split between their neighbors. What is read is then
+        this thinned average, and :attr:`Reading.error` bounds the distance to it, not to the average of all iterates.
     dtype
         Of the sums: float32 or float64. By default float64 if a parameter is, else float32.
     device
@@ -107,24 +109,30 @@ class Dial:
                 if not isinstance(ends, Sequence) or len(ends) != 2:
                     raise ValueError(f"{name} is {ends!r}: it must be a range, (from, to)")
                 self._ranges.append((name, (float(ends[0]), float(ends[1]))))
+        steps, every, block = whole("steps", steps), whole("every", every), whole("block", block)
+        counts = list(nodes) if isinstance(nodes, Sequence) and not isinstance(nodes, str) else [nodes] * len(self._ranges)
+        counts = [whole("nodes", count) for count in counts]
+        if len(counts) != len(self._ranges):
+            raise ValueError(f"{len(counts)} numbers of nodes: there are {len(self._ranges)} families")
+        if isinstance(tolerance, str) or not 0.0 < float(tolerance) <= 1.0:
+            raise ValueError(f"tolerance is {tolerance!r}: it must be above 0 and at most 1")
         if not self._ranges:
             raise ValueError("a dial needs a range to read from: l2=(1e-5, 1e-2), ema=(0.99, 0.9999), power_ema=(0.05, 0.25)")
-        for name, ends in self._ranges:
-            _afterfit.Tracker([(name, *ends, 1)], [("sgd", {})], [0.0])  # (refuses a range that is none)
-        if every < 1:
-            raise ValueError(f"every is {every}: it must be at least 1")
-        if steps is not None and steps < 1:
-            raise ValueError(f"steps is {steps}: it must be at least 1")
-        if block is not None and block < 1:
-            raise ValueError(f"block is {block}: it must be at least 1")
-        if isinstance(nodes, Sequence) and len(nodes) != len(self._ranges):
-            raise ValueError(f"{len(nodes)} numbers of nodes: there are {len(self._ranges)} families")
+        like = ("sgd", {}) if recurrence == "auto" else (recurrence, {}) if isinstance(recurrence, str) else recurrence
+        if not isinstance(like, tuple) or len(like) != 2 or not isinstance(like[0], str) or not isinstance(like[1], dict):
+            raise ValueError(f"recurrence is {recurrence!r}: it must be a name, or a name and its constants")
+        for (name, ends), count in zip(self._ranges, counts, strict=True):
+            # (Refuses a range, a number of sums or constants that are none.)
+            tracker = _afterfit.Tracker([(name, *ends, 1 if count is None else count)], [like], [0.0])
+            if tracker.unknown:
+                raise ValueError(f"recurrence is {recurrence!r}: no optimizer is known by this name")
+        check_schedule(schedule, steps)
         if masses not in ("auto", "one", "each"):
             raise ValueError(f"masses is {masses!r}: it must be 'auto', 'one' or 'each'")
         if not isinstance(center, Mapping) and center != "start":
             raise ValueError(f"center is {center!r}: it must be 'start' or a state dict")
         self.model = model
-        self.tolerance, self.nodes, self.total, self.every = tolerance, nodes, steps, every
+        self.tolerance, self.nodes, self.total, self.every = float(tolerance), counts, steps, every
         self.schedule, self.center, self.masses = schedule, center, masses
         self.recurrence, self.quadratic, self.block = recurrence, quadratic, block
         self.device = None if device is None else torch.device(device)
@@ -136,6 +144,8 @@ class Dial:
             optimizers = [unwrapped(optimizer)]
         else:
             optimizers = [unwrapped(one) for one in optimizer]
+            if not optimizers:
+                raise ValueError("there is no optimizer in this list: name one, or leave it out and push each step")
         self._find(optimizers, params, exclude)
         widest = torch.float64 if any(p.dtype == torch.float64 for p in self._parameters.values()) else torch.float32
         self.dtype = widest if dtype is None else dtype
@@ -145,6 +155,13 @@ class Dial:
         # (Where `step` itself is compiled, the compiler is to leave this alone.)
         hook = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
         self._handles = [one.register_step_pre_hook(hook) for one in optimizers if one is not None]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a dial watches an optimizer, and is not copied or pickled: take its state_dict(), or save() it")
+
+    def __repr__(self) -> str:
+        ranges = ", ".join(f"{name}={ends}" for name, ends in self._ranges)
+        return f"<Dial {ranges}: {self.sums} sums, {self.steps} steps>"
 
     def _find(
         self,
@@ -180,7 +197,7 @@ class Dial:
         for at, optimizer in enumerate(optimizers):
             for group, settings in enumerate([] if optimizer is None else optimizer.param_groups):
                 for place, parameter in enumerate(settings["params"]):
-                    # (What the model does not know by name is trained all the same: a centre, a temperature.)
+                    # (What the model does not know by name is trained all the same: a center, a temperature.)
                     if id(parameter) not in first and params is None and exclude is None:
                         name = f"optimizer-{at}.group-{group}.{place}"
                         self._names[id(parameter)] = name
@@ -195,11 +212,8 @@ class Dial:
         rate = max(max(float(group["lr"]), float(group.get("initial_lr", 0.0))) for group in groups)
         planned = []
         for at, (name, (start, end)) in enumerate(self._ranges):
-            if isinstance(self.nodes, Sequence):
-                count = int(self.nodes[at])
-            elif self.nodes is not None:
-                count = int(self.nodes)
-            else:
+            count = self.nodes[at]
+            if count is None:
                 count = _afterfit.plan_nodes(
                     name, start, end, self.tolerance, optimizer=optimizer, rate=rate, steps=self.total or 0
                 )
@@ -287,7 +301,7 @@ class Dial:
 
     @property
     def memory(self) -> int:
-        """Bytes of the sums, the centre and the iterates that wait."""
+        """Bytes of the sums, the center and the iterates that wait."""
         tensors = [
             tensor
             for course in self._courses
@@ -375,7 +389,7 @@ class Dial:
             certificate = max(certificate, found.certificate)
             if found.remaining is not None:
                 unspent = max(unspent or 0.0, found.remaining)
-            own = Status(found.standing, found.reason)
+            own = Status(found.standing, found.reason + (course.own_decay() if kind == "l2" else ""))
             if status is None or _WORSE[own.standing] > _WORSE[status.standing]:
                 status = own
             made |= course.combine(found.mix)
@@ -498,7 +512,7 @@ class Dial:
         return {"format": _FORMAT, "courses": {str(at): course.state() for at, course in enumerate(self._courses)}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was taken; the model and the optimizer are to be restored as well.
+        """Resume where :meth:`state_dict` was taken; the model and the optimizer are to be restored as well.
 
         Raises
         ------
@@ -597,7 +611,7 @@ class Dial:
         model
             Has the parameters that the file names.
         optimizer
-            To go on with the training (to rounding; :meth:`load_state_dict` goes on bit for bit): the model must then be where the
+            To resume the training (to rounding; :meth:`load_state_dict` resumes bit for bit): the model must then be where the
             dial stopped. None: for reading.
         **options
             Of :class:`Dial`, where they do not follow from the file.
@@ -634,8 +648,14 @@ class Dial:
                 raise _afterfit.CheckpointError(f"{path}: {name!r} is not in parameter group {group_of[group]} of the optimizer")
             if course.optimizer is not None and not torch.equal(last[clean(name)].to(parameter), parameter.detach()):
                 raise _afterfit.CheckpointError(f"{path}: {name!r} is not where the dial stopped: restore the model first")
-        course.tracker, course.calls, course.loaded = tracker, max(1, tracker.steps), True
         course.group_of = [group_of.get(group, 0) for group in range(len(tracker.sequence_of))]
+        if course.optimizer is not None:
+            now = course.like(course.group_of)
+            if now.recurrences != tracker.recurrences:
+                raise _afterfit.CheckpointError(
+                    f"{path}: it was made under {optimizers_of(tracker)}, and the optimizer is {optimizers_of(now)}"
+                )
+        course.tracker, course.calls, course.loaded = tracker, max(1, tracker.steps), True
         course.kinds = [course.named(groups[at])[0] for at in course.group_of]
         course.member = {id(parameter): group for _, parameter, group in members}
         course.add_banks(members)

@@ -29,6 +29,12 @@ def has_buffer(kind: str, group: Mapping[str, Any]) -> bool:
     return kind in ("heavy-ball", "nesterov", "adam") and ("betas" in group or "momentum" in group)
 
 
+def has_stepped(optimizer: Optimizer) -> bool:
+    """Whether it holds more than what some (Adagrad) fill in when they are made."""
+    states = (state for state in optimizer.state.values() if state)
+    return any(not isinstance(state, Mapping) or "step" not in state or float(state["step"]) > 0 for state in states)
+
+
 def recurrence_of(optimizer: Optimizer, group: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
     """What afterfit calls this optimizer, and its constants: by the names of its class and those it is derived from."""
     for kind in type(optimizer).__mro__:
@@ -73,13 +79,29 @@ def clean(name: str) -> str:
     return _WRAPPED.sub("", name)
 
 
+def check_schedule(schedule: Any, steps: int | None) -> None:
+    """Refuses what does not say rates; which they are is seen when the first step is taken."""
+    if schedule is None:
+        return
+    if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) or callable(schedule):
+        if steps is None:
+            kind = "function" if not isinstance(schedule, torch.optim.lr_scheduler.LRScheduler) else "scheduler"
+            raise ValueError(f"a {kind} as schedule needs steps=, how many steps there will be")
+        return
+    try:
+        rates = [float(rate) for rate in schedule]
+    except (TypeError, ValueError):
+        rates = []
+    if not rates:
+        raise ValueError(f"schedule is {schedule!r}: it must be a scheduler of torch, a function of the step, or a list of rates")
+
+
 def foretold(
     schedule: Any, groups: list[dict[str, Any]], optimizer: Optimizer | None, steps: int | None
 ) -> tuple[list[list[float]], list[list[float] | None]]:
     """The rates, and momenta if they change, of every group and step that a schedule stands for."""
     if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
-        if steps is None:
-            raise ValueError("a scheduler as schedule needs steps=, how many steps there will be")
+        assert steps is not None  # (see check_schedule)
         # A copy of it runs on an optimizer of the same settings that has nothing to do.
         settings = [
             {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
@@ -100,8 +122,7 @@ def foretold(
                 runner.step()
         return rates, [list(of) for of in momenta]
     if callable(schedule):
-        if steps is None:
-            raise ValueError("a function as schedule needs steps=, how many steps there will be")
+        assert steps is not None
         schedule = [float(schedule(step)) for step in range(steps)]
     first = [float(rate) for rate in schedule]
     own = [float(group["lr"]) for group in groups]

@@ -22,7 +22,8 @@ class Reading:
     kind, value
         What was read: ``"l2"`` and λ, ``"ema"`` and a decay, and so on.
     error
-        No weight is further than this from the average asked for.
+        No weight is further than this from the average asked for: with ``every=N``, from that of the iterates kept, each with the
+        mass of its neighbors; what thinning itself costs is not bounded.
     certificate
         The same as a share of the farthest any weight moved, rounding apart.
     unspent
