@@ -1,4 +1,5 @@
-"""Pictures and tables of the stored results: studies/pictures/, docs/forgetting.svg, studies/RESULTS.md, numbers in README.md.
+"""Pictures and tables of the stored results: studies/pictures/, docs/forgetting.svg, studies/RESULTS.md, lines of two documents:
+docs/fine-tuning.md and README.md.
 
 python studies/draw.py            # writes them
 python studies/draw.py --check    # says whether they are what it would write
@@ -17,7 +18,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from findings import METHODS, Decay, Entry, anneal, candidates, curves, decay, kinds, load, mean, of, runs, seeds
 from matplotlib.axes import Axes
-from report import SETTING, readme, results
+from report import SETTING, guide_lines, marked, readme_lines, results
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -112,7 +113,7 @@ def decays(model: str) -> Callable[[list[Entry]], str]:
             for rows, style, text, looks in (
                 (one.dial, "-", "the dial of one Adam run", {"color": RED, "linewidth": 2}),
                 (one.adamw, "o-", "AdamW, retrained with that decay", {"color": GREEN, "linewidth": 0.8, "markersize": 4}),
-                (one.to_start, "s:", "retrained, decay towards the start", {"color": BLACK, "linewidth": 0.8, "markersize": 4}),
+                (one.to_start, "s:", "retrained, decay toward the start", {"color": BLACK, "linewidth": 0.8, "markersize": 4}),
             ):
                 if rows:
                     label = text + f" ({len(found)} seeds)" if at == 0 else None
@@ -168,7 +169,7 @@ PICTURES: dict[str, tuple[str, str, Callable[[list[Entry]], str]]] = {
 
 
 def made(entries: list[Entry]) -> dict[str, str]:
-    """Every file but README.md, with its content."""
+    """Every file made from results alone, with its content."""
     files = {}
     with matplotlib.rc_context(SETTINGS):
         for name, (study, model, draw) in PICTURES.items():
@@ -182,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--to", type=Path, help="another folder, for a look at unfinished results (no README there)")
+    parser.add_argument("--to", type=Path, help="another folder, for a look at unfinished results (no documents there)")
     arguments = parser.parse_args()
     entries = load(arguments.results)
     if not entries:
@@ -193,7 +194,8 @@ def main() -> None:
         for name, content in files.items():
             (arguments.to / Path(name).name).write_text(content)
         return
-    files["README.md"] = readme(entries, (ROOT / "README.md").read_text())
+    for name, lines in (("docs/fine-tuning.md", guide_lines), ("README.md", readme_lines)):
+        files[name] = marked(lines(entries), (ROOT / name).read_text(), name)
     stale = [name for name, content in files.items() if not (ROOT / name).exists() or (ROOT / name).read_text() != content]
     if arguments.check and stale:
         raise SystemExit(f"not what python studies/draw.py makes of studies/results: {', '.join(stale)}")

@@ -84,7 +84,7 @@ def descend(
 
 
 def pull_to_start(optimizer: torch.optim.Optimizer, strength: float) -> Callable[[], None]:
-    """L2-SP: towards where the weights are now. For Adam decoupled, as AdamW's decay is; for SGD in the gradient."""
+    """L2-SP: toward where the weights are now. For Adam decoupled, as AdamW's decay is; for SGD in the gradient."""
     weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     starts = [parameter.detach().clone() for parameter in weights]
 

@@ -1,4 +1,5 @@
-"""RESULTS.md and README's lines: stored results in words and tables. No number here is typed by hand but those of FIRST."""
+"""RESULTS.md, the guide's lines and README's sentence: stored results in words and tables. No number here is typed by hand but
+those of FIRST."""
 
 from __future__ import annotations
 
@@ -168,7 +169,7 @@ def decay_part(entries: list[Entry], model: str, network: str) -> list[str]:
     lines = [f"## AdamW's decay, chosen after training: {network}", "", settings(of(entries, study="decay", model=model)), ""]
     lines += [f"![over λ](pictures/decay-{model}.svg)", ""]
     heads = ["seed", "the run at its end", "dial's best (λ, unspent)", "AdamW's best (decay, of how many)"]
-    heads += ["decay towards the start, best (of how many)", "stopped early", "best mean of 8 snapshots"]
+    heads += ["decay toward the start, best (of how many)", "stopped early", "best mean of 8 snapshots"]
     lines += [row(*heads), rule(len(heads))]
     for seed, one in found.items():
         ours = Decay.chosen(one.dial)
@@ -254,8 +255,8 @@ def results(entries: list[Entry]) -> str:
     return "\n".join([*lines, "## Planned and not run", "", *missing(entries), ""])
 
 
-def readme_lines(entries: list[Entry]) -> list[str]:
-    """What README says of the first study: numbers, and who is ahead."""
+def guide_lines(entries: list[Entry]) -> list[str]:
+    """What docs/fine-tuning.md says of the first study: numbers, and who is ahead."""
     limit, tight, wide = 0.2, 0.1, 0.6
     at, narrow, free = (
         {name: mean(values) for name, values in frontier(entries, to, **FULL).items()} for to in (limit, tight, ANY)
@@ -283,25 +284,34 @@ def readme_lines(entries: list[Entry]) -> list[str]:
     second = f"""**Cheap peers are ahead of it**, though: {told(at, True)}. Where the old loss may rise by {tight:g} only,
     the dial has {narrow["dial"]:.2f}, and ahead are {told(narrow, True)}. Where forgetting does not matter, it has
     {free["dial"]:.2f} and early stopping {free["stopping"]:.2f}. On ResNet-18 and inverted colors even the plain line is
-    ahead ({other["wise"]:.2f} against {other["dial"]:.2f}, rise {wide:g}). So: who judges both tasks during training, or
-    keeps snapshots to judge, finds better, and who has the old data should replay them; the dial is for a run that nobody
+    ahead ({other["wise"]:.2f} against {other["dial"]:.2f}, rise {wide:g}). So: whoever evaluates both tasks during training, or
+    keeps snapshots to evaluate, finds better models; whoever has the old data should replay them. The dial is for a run that nobody
     watched."""
     last = f"""New loss, means of {len(seeds(entries))} seeds; a dash: nothing yet but the pretrained model. SGD, LoRA,
     ResNet-18, AdamW's decay and the rate's decay chosen afterwards, and what was claimed beforehand ({verdicts(entries)}):
-    [studies/RESULTS.md](studies/RESULTS.md)."""
+    [studies/RESULTS.md](../studies/RESULTS.md)."""
     table = forgetting_table(entries, [0.05, 0.1, 0.15, 0.2, 0.3, 0.4], short=True, **FULL)
     return [paragraph(first), "", paragraph(second), "", *table, "", paragraph(last)]
 
 
-def readme(entries: list[Entry], text: str) -> str:
-    """README.md with its lines, between marks, replaced by those of the results."""
-    lines = "\n".join(readme_lines(entries))
+def readme_lines(entries: list[Entry]) -> list[str]:
+    """README's sentence about the first study: the dial, what it replaces, and who is ahead of it."""
+    limit = 0.2
+    at = {name: mean(values) for name, values in frontier(entries, limit, **FULL).items()}
+    several = runs(entries, "l2sp-stopped", **FULL)
+    text = f"""Fine-tuning, where the old loss may rise by {limit:g}: the dial of one run reaches a new loss of {at["dial"]:.2f},
+    {several} retrained runs {at["l2sp-stopped"]:.2f}, a stopped EMA {at["ema"]:.2f}, replayed data {at["replay-stopped"]:.2f}."""
+    return [paragraph(text)]
+
+
+def marked(lines: list[str], text: str, name: str) -> str:
+    """A document with its lines, between marks, replaced by those of the results."""
     found, marks = re.subn(
         r"(<!-- studies/draw.py -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}{lines}\n{match[2]}",
+        lambda match: "\n".join([match[1].rstrip(), *lines, match[2]]),
         text,
         flags=re.DOTALL,
     )
     if marks != 1:
-        raise SystemExit(f"README.md has {marks} places between <!-- studies/draw.py --> and <!-- end -->, not 1")
+        raise SystemExit(f"{name} has {marks} places between <!-- studies/draw.py --> and <!-- end -->, not 1")
     return found

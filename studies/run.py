@@ -161,7 +161,7 @@ def worker(arguments: argparse.Namespace) -> None:
             answer = {"result": result, "settings": size, "versions": versions(arguments.device)}
         except OutOfTime:
             answer = {}
-        except Exception as error:  # the driver is told, and goes on with the next piece
+        except Exception as error:  # the driver is told, and continues with the next piece
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps({**answer, "seconds": round(time.time() - begun, 2)}) + "\n")

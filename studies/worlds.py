@@ -1,4 +1,4 @@
-"""What the studies learn from: two texts, or pictures in two colourings. A world makes models, draws batches and judges.
+"""What the studies learn from: two texts, or pictures in two colorings. A world makes models, draws batches and judges.
 
 Whatever is judged is judged on the same held-out windows (or pictures), one half to choose by and the other to report.
 """
@@ -20,7 +20,7 @@ Judged = list[float]
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """bf16 layers on a GPU; a CPU computes in f32. (Without its cache, as recording a graph wants it.)"""
+    """bf16 layers on a GPU; a CPU computes in f32. (Without its cache, as recording a graph requires it.)"""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False)
 
 
@@ -78,7 +78,7 @@ class Texts:
 
 
 class Pictures:
-    """`old`: CIFAR-10. `new`: pictures of its first five classes with inverted colours."""
+    """`old`: CIFAR-10. `new`: pictures of its first five classes with inverted colors."""
 
     CLASSES = 5
 

@@ -120,7 +120,7 @@ def processes(rank, world, folder, steps):
             common = {"iteration": step, "checkpoint_version": 3.0, "optimizer": {"optimizer": {"param_groups": [{"lr": 0.1, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}]}}}
             torch.save(common, folder / "megatron" / f"iter_{step:07d}" / "common.pt")
             (folder / "megatron" / f"iter_{step:07d}" / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
-    # A real training with FSDP2, which the larger group goes on with.
+    # A real training with FSDP2, which the larger group resumes.
     torch.manual_seed(0)
     model = Net()
     for layer in model.layers:

@@ -18,7 +18,7 @@ MEAN, DEVIATION = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 
 
 
 def small_cifar(folder, count):
-    """Noise with a colour for each class."""
+    """Noise with a color for each class."""
     random = np.random.default_rng(1)
     folder.mkdir()
 
@@ -53,7 +53,7 @@ def torch_agrees(folder, net):
         right = (module(images).argmax(1) == labels).float().mean().item() * 100
     said = float(nets("evaluate", checkpoint, "--run", folder / "run", "-q", *common))
     assert abs(right - said) <= 0.5 + 1e-6, f"PyTorch {right} %, afterfit-nets {said} %"
-    assert said > 12, f"nothing was learnt: {said} %"
+    assert said > 12, f"nothing was learned: {said} %"
     # And the other way round: what torch saves is read here.
     torch.save(module.state_dict(), folder / "torch.pt")
     assert float(nets("evaluate", folder / "torch.pt", "--run", folder / "run", "-q", *common)) == said

@@ -163,9 +163,9 @@ def learner(kind, w, l2, solver):
 def solutions(kind, x, y, w, strengths):
     """scikit-learn's weights and intercepts at every λ, each from the one before: by the solver that comes nearest."""
     found, last = {}, None
-    # With an intercept, centred features have the same optimum, and solvers keep their digits.
-    centre = np.average(x, axis=0, weights=w)
-    x = x - centre
+    # With an intercept, centered features have the same optimum, and solvers keep their digits.
+    center = np.average(x, axis=0, weights=w)
+    x = x - center
     for l2 in sorted(strengths, reverse=True):
         best = None
         for solver, warm in [("newton-cholesky", True), ("newton-cholesky", False), ("lbfgs", True)]:
@@ -176,7 +176,7 @@ def solutions(kind, x, y, w, strengths):
             weight, bias = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
             value, off = judge(kind, x, y, w, weight, bias, l2)
             if best is None or off < best.off:
-                best = SimpleNamespace(weight=weight, bias=bias - weight @ centre, value=value, off=off, excess=0.5 * l2 * off**2)
+                best = SimpleNamespace(weight=weight, bias=bias - weight @ center, value=value, off=off, excess=0.5 * l2 * off**2)
                 best.last = (np.asarray(model.coef_), np.asarray(model.intercept_))
             if best.excess < 1e-12:
                 break
@@ -986,8 +986,8 @@ def validation_and_degrees(folder):
     csv(folder / "train.csv", x[:300], y[:300])
     csv(folder / "test.csv", x[300:], y[300:])
     out = fit(folder, "train.csv", "--target", "y", "--test", "test.csv", "--l2", "1e-3..10:9")
-    centred = x[:300] - x[:300].mean(axis=0)
-    spectrum = np.linalg.eigvalsh(centred.T @ centred / 300)
+    centered = x[:300] - x[:300].mean(axis=0)
+    spectrum = np.linalg.eigvalsh(centered.T @ centered / 300)
     for row in out["path"]:
         sk = Ridge(alpha=300 * row["l2"], solver="svd").fit(x[:300], y[:300])
         for name, part in [("train_loss", slice(0, 300)), ("validation_loss", slice(300, None))]:
@@ -1000,7 +1000,7 @@ def validation_and_degrees(folder):
 
 
 def kernel_ridge_equals_scikit_learn(folder):
-    """alpha = nλ, kernel and targets centred; RBF, polynomial, Laplacian and linear kernels, at test points.
+    """alpha = nλ, kernel and targets centered; RBF, polynomial, Laplacian and linear kernels, at test points.
 
     The intercept is that of the joint minimizer: the (n+1)-system in α and b, solved directly, says the same."""
     x, y = regression(150, 3)
@@ -1017,9 +1017,9 @@ def kernel_ridge_equals_scikit_learn(folder):
         out = fit(folder, *args, "--l2", "1e-4,1e-2", "-o", "m.safetensors", "--force")
         alpha, mean = 100 * out["best_l2"], y[:100].mean()
         matrix, cross = (pairwise_kernels(part, x[:100], metric=metric, **options) for part in (x[:100], x[100:]))
-        centre = KernelCenterer().fit(matrix)
-        sk = KernelRidge(alpha=alpha, kernel="precomputed").fit(centre.transform(matrix), y[:100] - mean)
-        expected = sk.predict(centre.transform(cross)) + mean
+        center = KernelCenterer().fit(matrix)
+        sk = KernelRidge(alpha=alpha, kernel="precomputed").fit(center.transform(matrix), y[:100] - mean)
+        expected = sk.predict(center.transform(cross)) + mean
         ones = np.ones((100, 1))
         system = np.block([[matrix + alpha * np.eye(100), ones], [ones.T, np.zeros((1, 1))]])
         solved = np.linalg.solve(system, np.append(y[:100], 0.0))

@@ -189,7 +189,7 @@ def unspent_mass_leaves_what_theory_says(folder):
 
 def frozen_adam_is_ridge(folder):
     """eps = 1e12 makes Q = 1e-12·(1 − 1e-12·√v̂): constant to about 1e-12, so 1e-10 is asked. λ is AdamW's decay, and
-    AdamW's own towards 0 stays beside it."""
+    AdamW's own toward 0 stays beside it."""
     quadratic, steps, l2, scale = Quadratic(4), 500, 0.2, 1e12
     for kind, decay in ((torch.optim.Adam, 0.0), (torch.optim.AdamW, 0.05)):
         make = lambda p: kind(list(p.values()), lr=scale, eps=scale, weight_decay=decay / scale)  # noqa: E731
@@ -358,7 +358,7 @@ def an_optimizer_nobody_knows_is_not_called_exact(folder):
 
 
 def lions_average_balances_its_mean_update(folder):
-    """`λ(ŵ−c) = −Σ p_k u_k` for any updates u (THEORY §8): order of saving and stepping, rates, centre. 1e-12 of the
+    """`λ(ŵ−c) = −Σ p_k u_k` for any updates u (THEORY §8): order of saving and stepping, rates, center. 1e-12 of the
     largest weight."""
     (folder / "run").mkdir()
     l2, steps, w, m = 0.5, 80, RNG.normal(size=D), np.zeros(D)

@@ -117,7 +117,7 @@ struct Case {
     name: &'static str,
     title: &'static str,
     sizes: Vec<f64>,
-    /// Bounds as functions of δ: their labels, colours and styles, and (ε, δ).
+    /// Bounds as functions of δ: their labels, colors and styles, and (ε, δ).
     bounds: Vec<Bound>,
 }
 
@@ -343,7 +343,7 @@ fn boxed(case: &Bracketed<'_>, coordinate: usize) -> Result<Boxed> {
         // The last iterate has no rate of its own.
         if (k as u64) < steps {
             let interval = bracket.interval(k as u64, -slope[coordinate], one[k], two[k]);
-            // The paper assumes a positive minimum and orients every coordinate so. (The proof wants the sign of −∂_iL(0).)
+            // The paper assumes a positive minimum and orients every coordinate so. (The proof needs the sign of −∂_iL(0).)
             let interval = match separable || slope[coordinate] <= 0.0 {
                 true => interval,
                 false => theory::Interval { low: interval.high, high: interval.low },

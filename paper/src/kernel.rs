@@ -75,7 +75,7 @@ struct Traced {
     predictions_answer: Vec<f64>,
 }
 
-/// Runs `method` on `objective`, averaging towards `more` ridge than the loss has; `to_alpha` takes weights to dual ones.
+/// Runs `method` on `objective`, averaging toward `more` ridge than the loss has; `to_alpha` takes weights to dual ones.
 fn traced(
     objective: &dyn Objective,
     method: &Method,

@@ -201,7 +201,7 @@ fn figure(toy: &Toy, outcome: &mut Outcome) -> Result<()> {
 const TEXT: &str = "The paper's figure shows the averaged path (red) converging to the explicitly regularized one (blue). It does, \
     at the predicted rate. The *regularized* answer, which hands the unspent mass to the last iterate, lies on the blue dots \
     from the first step on. The authors' script divided every partial sum by the final mass, which drags the early red dots \
-    towards the origin; that curve is shown beside the right one.";
+    toward the origin; that curve is shown beside the right one.";
 
 /// Figure 1: gradient descent, and heavy ball as our own addition.
 pub(crate) fn fig1() -> Result<Outcome> {

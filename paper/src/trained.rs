@@ -189,7 +189,7 @@ pub(crate) fn noise() -> Result<Outcome> {
                epochs and ends far below what it knew on the way. The regularized answer, read off the dial of that same run, does not. \
                λ is chosen on 5000 held-out training images with the same noise, and reported on the clean test images. Trained with \
                afterfit-nets on an NVIDIA H200. A PyTorch program with the same protocol: 74.3 % as trained, 86.7 % at λ = 3.2e-4, \
-               65.8 % at λ = 0.1. He's larger first kernels make steps smaller beside them: less is learnt by heart, and less is gained."
+               65.8 % at λ = 0.1. He's larger first kernels make steps smaller beside them: less is learned by heart, and less is gained."
             .into(),
         ..Outcome::default()
     };

@@ -148,7 +148,7 @@ describe("a served dial", () => {
     expect(scores()).toEqual(before);
   });
 
-  it("says what went wrong with an evaluation, and goes on", async () => {
+  it("says what went wrong with an evaluation, and continues", async () => {
     const good = readFileSync(join(folder, "evaluate.py"), "utf8");
     writeFileSync(join(folder, "evaluate.py"), "import sys; sys.exit(3)");
     const { page } = await open(browser, server!.url);

@@ -10,6 +10,7 @@ use crate::output::{self, Advice};
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Fetch a data set into the cache folder (AFTERFIT_DATA, or afterfit under the user's cache folder).
+    #[command(after_help = crate::examples::DATA_GET)]
     Get(Get),
 }
 

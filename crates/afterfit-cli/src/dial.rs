@@ -23,9 +23,11 @@ use crate::strengths::Strengths;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Write the model at one strength or several, in one pass over the dial.
+    /// Write the models at one or more strengths, in one pass over the dial.
+    #[command(after_help = crate::examples::DIAL_READ)]
     Read(ReadArgs),
-    /// Say what range, rates and precision a dial has.
+    /// Show a dial's range, rates and precision.
+    #[command(after_help = crate::examples::DIAL_INFO)]
     Info(InfoArgs),
 }
 
@@ -36,7 +38,7 @@ pub(crate) struct ReadArgs {
     /// Strengths λ: one, a list, or a range such as 1e-4..1e-2:10.
     #[arg(long, value_name = "LIST|RANGE", required_unless_present_any = ["ema", "power_ema"])]
     l2: Option<Strengths>,
-    /// Exponential moving averages, by what stays of them at each step.
+    /// Exponential moving averages, by their decay per step.
     #[arg(long, value_name = "DECAY", value_delimiter = ',')]
     ema: Vec<f64>,
     /// Power-function EMAs, by their width σ_rel.
@@ -65,8 +67,8 @@ pub(crate) struct ReadArgs {
 pub(crate) struct InfoArgs {
     /// A dial.
     dial: PathBuf,
-    /// Write a page to look at: a slider for λ, and with it what the dial knows of each, how much every part of the run counts,
-    /// and, of a dial that `fit` wrote, the models. One file, for any browser, without a network.
+    /// Write a page with a slider for λ that shows what the dial knows of each λ, the weight of every part of the run, and the
+    /// models if `fit` wrote the dial: one file, for any browser, no network needed.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Overwrite an existing page.
@@ -111,6 +113,7 @@ fn row_json(reading: &DialReading) -> Value {
 
 fn read(args: &ReadArgs) -> Result<()> {
     let dial = DialFile::open(&args.dial)?;
+    dial.require_within_reach(&args.dial)?;
     let series = dial.series(&args.dial);
     args.layout.require_known_ending(&args.output)?;
     let layout = args.layout.of(&args.output, series.native_format(), args.force)?;

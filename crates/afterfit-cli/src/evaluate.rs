@@ -41,7 +41,7 @@ pub(crate) fn run(command: &str, file: &Path, quiet: bool) -> Result<f64, String
         return Err(format!("the command ended with {}", done.status));
     }
     last_number(&String::from_utf8_lossy(&done.stdout))
-        .ok_or_else(|| "the last number the command printed is none, or not finite".to_owned())
+        .ok_or_else(|| "the command printed no number, or its last number is not finite".to_owned())
 }
 
 /// The place of the best score.

@@ -66,10 +66,10 @@ pub(crate) struct Args {
     /// Whether the target is classes or a number, if the guess is wrong.
     #[arg(long, value_enum, value_name = "KIND")]
     target_as: Option<TargetKind>,
-    /// Columns to leave out, separated by commas; more than once if need be. A name with a comma goes in quotes: '"a, b",c'.
+    /// Columns to leave out, separated by commas; may be repeated. Quote a name that contains a comma: '"a, b",c'.
     #[arg(long, value_name = "NAMES", value_parser = column_names)]
     drop: Vec<Names>,
-    /// Memory that reading the table may take, such as 5GB (default: 64 MB and 8 times what is in the file).
+    /// Memory that reading the table may take, such as 5GB (default: 64 MB plus 8 times the bytes in the file).
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<output::Bytes>,
     /// The file's format, if its name does not tell.
@@ -78,34 +78,34 @@ pub(crate) struct Args {
     /// What to fit (default: softmax for a target with few whole numbers or texts, else linear).
     #[arg(long, value_enum)]
     model: Option<ModelName>,
-    /// Strengths λ, next to a mean loss: a range with a number of points, or a list.
+    /// Regularization strengths λ, which multiply ½‖w‖² beside a mean loss: a range with a number of points, or a list.
     #[arg(long, value_name = "RANGE|LIST", default_value = "1e-5..1e2:50")]
     l2: Strengths,
-    /// Share of the rows held out to judge the strengths.
+    /// Share of the rows held out as the validation set.
     #[arg(long, value_name = "SHARE", default_value_t = 0.2, conflicts_with_all = ["cv", "test"])]
     validation: f64,
-    /// Judge by k-fold cross-validation (a path for each fold, and one on all rows for the model).
+    /// Cross-validate with K folds (a path for each fold, and one on all rows for the model).
     #[arg(long, value_name = "K", conflicts_with = "test")]
     cv: Option<usize>,
-    /// Judge on this table instead.
+    /// Use this table as the validation set.
     #[arg(long, value_name = "FILE")]
     test: Option<PathBuf>,
     /// The test table's target, where that is a file of its own (npy, IDX).
     #[arg(long, value_name = "FILE", requires = "test")]
     test_target: Option<String>,
-    /// Hold rows out so many times, each with the next seed; the model is then fitted on all rows.
+    /// Hold out a validation set N times, each with the next seed; the model is then fitted on all rows.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "test")]
     repeats: usize,
-    /// Rows with the same value in this column are held out together (no feature).
+    /// Hold out rows with the same value in this column together (the column is not a feature).
     #[arg(long, value_name = "COLUMN", conflicts_with = "test")]
     group: Option<String>,
     /// Give every fold its share of each class.
     #[arg(long, conflicts_with = "test")]
     stratify: bool,
-    /// What the strengths are judged by (default: the model's own loss).
+    /// Score that chooses the strength (default: the model's own loss).
     #[arg(long, value_name = "NAME", value_parser = crate::strengths::one_of::<Scoring>(&Scoring::NAMES))]
     scoring: Option<Scoring>,
-    /// How much each row counts, in training and in judging: a column (no feature).
+    /// Column with the weight of each row, in training and in validation (not a feature).
     #[arg(long, value_name = "COLUMN")]
     weights: Option<String>,
     /// How much each class counts in training.
@@ -126,25 +126,25 @@ pub(crate) struct Args {
     /// Steps (default: linear and kernel as many as the smallest λ needs, --average-only 30 epochs and at least 3000 steps).
     #[arg(long, value_name = "K")]
     steps: Option<u64>,
-    /// Rows a step of --average-only; 0 takes all (default: all of up to 4096 rows, else 500).
+    /// Rows per step of --average-only; 0 takes all (default: all of up to 4096 rows, else 500).
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// The same seed gives the same split, batches and model.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Give every feature mean 0 and spread 1 first, measured on the rows that are trained on; the saved model takes the table as it is.
+    /// Scale every feature to mean 0 and standard deviation 1, measured on the training rows; the saved model reads tables that are not scaled.
     #[arg(long)]
     standardize: bool,
-    /// What to do about missing values: refuse them (error), leave their rows out (drop), or take the column's mean, and none of the known texts (mean).
+    /// What to do about missing values: refuse them (error), leave their rows out (drop), or fill in the column's mean; a missing category counts as none (mean).
     #[arg(long, value_name = "HOW", value_parser = crate::strengths::one_of::<Missing>(&Missing::NAMES), default_value = "error")]
     missing: Missing,
-    /// Read the table a piece at a time, in memory that does not grow with its rows (linear models of csv, parquet and libsvm; done unasked when the file is larger than a quarter of the free memory).
+    /// Read the table in pieces, in memory that does not grow with its rows (linear models of csv, parquet and libsvm; the default for a file larger than a quarter of the free memory).
     #[arg(long)]
     stream: bool,
     /// Fit an intercept, which is never penalized.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     bias: bool,
-    /// Softmax, poisson: how exact every λ must be: the excess loss it may be left with, as a share of what the features gain [default: 1e-8, 3e-6 for float32 data].
+    /// Softmax, poisson: excess loss allowed at every λ, as a share of the loss that the features remove [default: 1e-8, 3e-6 for float32 data].
     #[arg(long, value_name = "E", conflicts_with = "average_only")]
     tolerance: Option<f64>,
     /// Softmax: averages of one training run instead of the exact path (the paper's way: approximations, in a fraction of the time).
@@ -165,10 +165,10 @@ pub(crate) struct Args {
     /// Constant of the polynomial kernel.
     #[arg(long, value_name = "C", default_value_t = 1.0)]
     offset: f64,
-    /// Save the model at the best λ; it holds the whole path, so that `predict --l2` can take any other (not with --average-only: see --dial).
+    /// Save the model at the best λ. The file contains the whole path, so `predict --l2` can take any other λ (not with --average-only: see --dial).
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write a page to look at: a slider for λ, and with it the curves, the weights and some predictions. One file, for any browser, without a network.
+    /// Write a page with a slider for λ that moves the curves, the weights and some predictions: one file, for any browser, no network needed.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// --average-only: save the dial, from which any λ of the range can be read.
@@ -377,7 +377,7 @@ fn advise(error: &TableError) -> Option<anyhow::Error> {
             return Some(Advice::error(error.to_string(), format!("add --target with one of: {}", columns.join(", "))));
         }
         TableError::OtherDates { .. } => "write them like 2024-05-31, or leave the column out with --drop",
-        TableError::TargetDropped { .. } => "the target is no feature as it is: leave it out of --drop",
+        TableError::TargetDropped { .. } => "the target is never a feature: leave it out of --drop",
         TableError::NoColumns { .. } => "--drop, --missing, --weights and --group apply to csv and parquet",
         TableError::NeedsColumns { .. } => "give it a csv or parquet file",
         TableError::NeedsArray { .. } => "give it the same kind of file it was fitted on",

@@ -73,6 +73,11 @@ impl<'a> Host<'a> {
         }
     }
 
+    /// Whether a program calls, not a person.
+    pub(crate) fn is_called(&self) -> bool {
+        self.caller.is_some()
+    }
+
     /// What to count bytes on.
     pub(crate) fn watch(&self) -> Arc<Watch> {
         self.caller.as_ref().map(|caller| caller.watch.clone()).unwrap_or_default()

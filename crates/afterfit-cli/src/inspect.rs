@@ -10,7 +10,7 @@ use crate::output::{json, text};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A .safetensors or .dial file, a PyTorch checkpoint, an .npz, or the folder of a sharded or distributed one.
+    /// A .safetensors or .dial file, a PyTorch checkpoint, an .npz file, or the folder of a sharded or distributed checkpoint.
     file: PathBuf,
     /// Print one line of JSON.
     #[arg(long)]

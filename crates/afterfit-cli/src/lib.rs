@@ -9,10 +9,12 @@ mod data;
 mod demo;
 mod dial;
 mod evaluate;
+mod examples;
 mod fit;
 mod host;
 mod inspect;
 mod layout;
+mod manual;
 mod optimizer;
 mod output;
 pub mod page;
@@ -28,14 +30,14 @@ mod weights;
 
 use std::ffi::OsString;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use host::Host;
 pub use host::{Caller, Evaluate};
 
 /// Fit once. Choose the regularization afterwards.
 #[derive(Parser)]
-#[command(name = "afterfit", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(name = "afterfit", version, arg_required_else_help = true, max_term_width = 100, after_help = examples::ALL)]
 struct Cli {
     /// Threads to use for everything (0, the default: one per core).
     #[arg(long, global = true, value_name = "N")]
@@ -49,35 +51,45 @@ const MOST_THREADS: usize = 512;
 
 #[derive(Subcommand)]
 enum Command {
-    /// Handwritten digits, one training run, every strength: see what this does.
+    /// Fit 40 models to handwritten digits and write a page with a slider: see what this does.
+    #[command(after_help = examples::DEMO)]
     Demo(demo::Args),
     /// Fit a model to a table: one training run, every strength λ, the best one chosen.
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_help = examples::FIT)]
     Fit(Box<fit::Args>),
     /// Predict with a saved model.
+    #[command(after_help = examples::PREDICT)]
     Predict(predict::Args),
-    /// Average checkpoints of a network: every strength in one pass.
-    #[command(allow_negative_numbers = true)]
+    /// Average checkpoints of a network: every strength in one pass over the files.
+    #[command(allow_negative_numbers = true, after_help = examples::AVERAGE)]
     Average(Box<average::Args>),
     /// Read models off a dial.
     #[command(subcommand, allow_negative_numbers = true)]
     Dial(dial::Command),
-    /// A page on this machine whose slider reads models off a dial and has them evaluated.
+    /// Open a page on this machine whose slider reads models off a dial and evaluates them.
+    #[command(after_help = examples::SERVE)]
     Serve(serve::Args),
-    /// Say what a model, dial or checkpoint file holds.
+    /// Show what a model, dial or checkpoint file contains.
+    #[command(after_help = examples::INSPECT)]
     Inspect(inspect::Args),
-    /// Well-known data sets.
+    /// Fetch well-known data sets.
     #[command(subcommand)]
     Data(data::Command),
-    /// The weight each iterate gets for a strength λ.
-    #[command(allow_negative_numbers = true)]
+    /// Print the weight each iterate gets for a strength λ.
+    #[command(allow_negative_numbers = true, after_help = examples::WEIGHTS)]
     Weights(weights::Args),
-    /// What the theorems promise: deviation bounds, brackets, continuous-time flows.
+    /// Compute what the theorems promise: deviation bounds, brackets, continuous-time flows.
     #[command(subcommand, allow_negative_numbers = true)]
     Theory(theory::Command),
-    /// Nodes, memory and certified error of a dial, before training.
-    #[command(allow_negative_numbers = true)]
+    /// Plan a dial before training: its sums, memory and certified error.
+    #[command(allow_negative_numbers = true, after_help = examples::PLAN)]
     Plan(plan::Args),
+    /// Print completions for a shell.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(manual::Completions),
+    /// Write manual pages.
+    #[command(after_help = examples::MAN)]
+    Man(manual::Man),
 }
 
 /// The command with these arguments, the program's name first; returns its exit code.
@@ -114,7 +126,7 @@ pub struct Failure {
 }
 
 /// The command with these arguments, in the process of a program that calls it: what goes to stdout otherwise. (`average`,
-/// `plan`, `theory` and `weights` leave stdout alone.) No signal is watched, and the process goes on.
+/// `plan`, `theory` and `weights` leave stdout alone.) No signal is watched, and the process continues.
 pub fn call(arguments: impl IntoIterator<Item = OsString>, caller: Caller<'_>) -> Result<String, Failure> {
     let line: Vec<OsString> = arguments.into_iter().collect();
     let cli = Cli::try_parse_from(&line).map_err(|error| {
@@ -163,5 +175,7 @@ fn run(cli: Cli, host: &mut Host<'_>) -> anyhow::Result<()> {
         Command::Weights(args) => weights::run(&args, host),
         Command::Theory(command) => theory::run(&command, host),
         Command::Plan(args) => plan::run(&args, host),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
+        Command::Man(args) => manual::man(&args, Cli::command()),
     }
 }

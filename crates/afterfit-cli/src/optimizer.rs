@@ -1,4 +1,4 @@
-//! `--optimizer NAME --momentum M --alpha A --beta1 B` → the optimizer that made a path.
+//! `--optimizer NAME --momentum M --alpha A --beta1 B --weight-decay W` → the optimizer that made a path.
 
 use afterfit::Optimizer;
 use afterfit::optimizer::{Constants, NAMES, NamedError};
@@ -26,6 +26,9 @@ pub(crate) struct OptimizerArgs {
     /// β1 of adam [default: 0.9].
     #[arg(long, value_name = "B")]
     pub(crate) beta1: Option<f64>,
+    /// AdamW's own weight decay of adam [default: what the checkpoints say, else 0].
+    #[arg(long, value_name = "W")]
+    pub(crate) weight_decay: Option<f64>,
 }
 
 /// The names the library knows.
@@ -49,7 +52,7 @@ impl OptimizerArgs {
             dampening: self.dampening.or(other.dampening),
             alpha: self.alpha.or(other.alpha),
             beta1: self.beta1.or(other.beta1),
-            weight_decay: other.weight_decay,
+            weight_decay: self.weight_decay.or(other.weight_decay),
         };
         Optimizer::named(name, constants).map_err(advise)
     }

@@ -80,7 +80,7 @@ fn file_error<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a Fi
     }
 }
 
-/// A line on stderr. Where stderr is closed or full nobody hears it, and the work goes on.
+/// A line on stderr. Where stderr is closed or full nobody hears it, and the work continues.
 pub(crate) fn say(message: &str) {
     let mut line = plain(message, KEPT).into_owned();
     line.push('\n');
@@ -316,7 +316,7 @@ pub(crate) fn save<E: Into<anyhow::Error>>(
     Err(error)
 }
 
-/// Shows that long work goes on, and for how long already; nothing when stderr is not a terminal.
+/// Shows that long work continues, and for how long already; nothing when stderr is not a terminal.
 pub(crate) fn working<T>(what: &str, quiet: bool, work: impl FnOnce() -> T) -> T {
     if quiet {
         return work();

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Weights of the model.
     #[arg(long, value_name = "N")]
     params: u64,
-    /// Error allowed in any weight, as a share of the farthest any weight moves.
+    /// Error allowed in any weight, relative to the largest move of any weight.
     #[arg(long, value_name = "T", default_value_t = 1e-3)]
     tolerance: f64,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
     }
     let Plan { nodes, certificate, bytes } = found;
     host.text(&format!(
-        "nodes        {nodes}\ncertificate  {} (no weight is off by more than this share of the farthest any weight moves)\nmemory       {} for the sums in f64\n",
+        "nodes        {nodes}\ncertificate  {} (bound on the error of any weight, relative to the largest move of any weight)\nmemory       {} for the sums in f64\n",
         short(certificate),
         Bytes(bytes)
     ))

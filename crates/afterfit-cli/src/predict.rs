@@ -21,8 +21,8 @@ enum Style {
     Jsonl,
 }
 
-/// One line a row of the table. A row that the model cannot take for its missing values (`fit --missing drop`) gets an empty
-/// prediction, null in JSON; unseen texts count as none of the known ones, with a warning.
+/// Prints one line per row of the table. A row with missing values gets an empty prediction (null in JSON) where the model was
+/// fitted with `--missing drop`. An unseen category counts as none of the known ones, with a warning.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A model that `afterfit fit -o` wrote.
@@ -32,10 +32,10 @@ pub(crate) struct Args {
     /// The table's format, if its name does not tell.
     #[arg(long, value_parser = crate::strengths::one_of::<Format>(&Format::NAMES))]
     format: Option<Format>,
-    /// Memory that reading the table may take, such as 5GB (default: 64 MB and 8 times what is in the file).
+    /// Memory that reading the table may take, such as 5GB (default: 64 MB plus 8 times the bytes in the file).
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<output::Bytes>,
-    /// Another λ of the path that the model holds: a number, best or 1se [default: best].
+    /// Another λ of the path in the model file: a number, best, or 1se (the strongest within one standard error of the best) [default: best].
     #[arg(long, value_name = "L2")]
     l2: Option<Strength>,
     /// How to print.

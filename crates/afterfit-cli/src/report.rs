@@ -16,7 +16,7 @@ use crate::page::{Averaging, Column, Models, Page};
 pub(crate) const ROWS: usize = 8;
 
 /// What λ is, in other programs' words.
-const UNITS: &str = "λ multiplies ½‖w‖² next to a mean loss: scikit-learn's Ridge(alpha = nλ), LogisticRegression(C = 1/(nλ)), PoissonRegressor(alpha = λ), KernelRidge(alpha = nλ) of a centred kernel, where n is the number of training rows, or the sum of their weights. Losses are half the mean squared error, the log-loss, or half the Poisson deviance. Intercepts are not penalized.";
+const UNITS: &str = "λ multiplies ½‖w‖² next to a mean loss: scikit-learn's Ridge(alpha = nλ), LogisticRegression(C = 1/(nλ)), PoissonRegressor(alpha = λ), KernelRidge(alpha = nλ) of a centered kernel, where n is the number of training rows, or the sum of their weights. Losses are half the mean squared error, the log-loss, or half the Poisson deviance. Intercepts are not penalized.";
 
 /// The page of a fit. `names` are those of the features; `command` makes the model at `{l2}`.
 pub(crate) fn of_fit(
@@ -151,7 +151,7 @@ pub(crate) fn averaging(path: &PathInfo, l2: &[f64]) -> Result<Option<Averaging>
     Ok(Some(Averaging { l2: l2.to_vec(), weights: weights?, steps: kept }))
 }
 
-/// One strength without a judgement of its own.
+/// One strength without a judgment of its own.
 pub(crate) struct Strength {
     pub(crate) l2: f64,
     pub(crate) score: Option<f64>,

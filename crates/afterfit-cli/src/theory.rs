@@ -12,13 +12,13 @@ use crate::output::{Advice, short};
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// How far one stochastic run's average may lie from its mean (Theorems 1–3, claim 3).
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_help = crate::examples::THEORY_BOUND)]
     Bound(Bound),
     /// The strengths between which the average of a non-quadratic loss lies (Theorem 4).
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_help = crate::examples::THEORY_BRACKET)]
     Bracket(Bracket),
     /// Continuous time: the path, its regularized twin and the mass spent, on one eigenvalue (appendix A).
-    #[command(allow_negative_numbers = true)]
+    #[command(allow_negative_numbers = true, after_help = crate::examples::THEORY_FLOW)]
     Flow(Flow),
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Bound {
     /// The bound may fail with this probability.
     #[arg(long, value_name = "P")]
     delta: f64,
-    /// What is known of the noise.
+    /// What is known about the noise.
     #[arg(long, value_enum, default_value_t = NoiseKind::Variance)]
     noise: NoiseKind,
     /// Condition number of Q, for preconditioned.
@@ -134,7 +134,7 @@ fn bound(args: &Bound, host: &mut Host<'_>) -> Result<()> {
         },
     };
     let need = |value: Option<f64>, option: &str, what: &str| {
-        value.ok_or_else(|| Advice::error(format!("this bound needs {option}"), format!("{option} is {what}")))
+        value.ok_or_else(|| Advice::error(format!("this bound requires {option}"), format!("{option} is {what}")))
     };
     let epsilon = match args.optimizer.as_str() {
         "sgd" => theory::sgd_deviation(&setting)?,

@@ -1,6 +1,6 @@
 //! How far a reading can be off, whatever the path did.
 //!
-//! Sums hold `Σ_k q_k^{(j)} (w_k − c)`, a reading wants `Σ_k p_k (w_k − c)` and takes `Σ_j a_j` of the sums. Then
+//! Sums hold `Σ_k q_k^{(j)} (w_k − c)`, a reading needs `Σ_k p_k (w_k − c)` and takes `Σ_j a_j` of the sums. Then
 //! `ε = Σ_k |p_k − Σ_j a_j q_k^{(j)}|` bounds the error of every coordinate by `ε · max_k |w_k − c|`. Only scalars enter: it can
 //! be asked before training.
 
@@ -147,7 +147,7 @@ pub(crate) fn fit<'a>(target: &mut Comparison<'a>, sums: &mut [Profile<'a>], ste
     let bins = steps.clamp(1, BINS) as usize;
     let mut shares = vec![0.0; bins * count];
     let mut wanted = vec![0.0; bins];
-    // (w_0 is the centre, so what it gets does not matter.)
+    // (w_0 is the center, so what it gets does not matter.)
     let mut step = steps.min(1);
     sums.iter_mut().chain([&mut target.profile]).for_each(|profile| _ = profile.total(step));
     for bin in 0..bins {

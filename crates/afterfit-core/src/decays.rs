@@ -1,6 +1,6 @@
 //! λ and what a path was made with → what stays of the mass at each step, and so the weight of each iterate.
 //!
-//! With momentum, a gradient goes on moving the weights for many steps, so what `w_k` deserves depends on the rates *to
+//! With momentum, a gradient keeps moving the weights for many steps, so what `w_k` deserves depends on the rates *to
 //! come*: [`Rule::LookAhead`] knows them and is exact under any schedule. At constant rates there is a closed form. A dial in
 //! a training loop does not know its future and uses the closed form of each step's rate, [`Rule::Product`]; what that costs
 //! is in the certificate of its readings.
@@ -70,7 +70,7 @@ impl PathInfo {
         Ok(answer_weights(shares, mass.left(), answer))
     }
 
-    /// A dial attached to an optimizer whose buffer `b` is not empty is centred at `c − shift·b` instead of c: where the
+    /// A dial attached to an optimizer whose buffer `b` is not empty is centered at `c − shift·b` instead of c: where the
     /// momentum would have carried it. (Adam: b is its first moment, times its preconditioner.)
     pub fn warm_shift(&self, l2: f64) -> Result<f64, OutOfRange> {
         self.validate()?;

@@ -28,6 +28,8 @@ pub struct Groups {
 
 /// How much two rates may differ and count as proportional: schedulers multiply.
 const PROPORTIONAL: f64 = 1e-9;
+/// AdamW's own decay δ moves masses that are not spent by about a fifth of δΣη; groups may differ by this much in it and share them.
+const ALIKE_IN_DECAY: f64 = 0.02;
 
 impl Groups {
     /// Groups with the reading that is exact where one is: one mass when all rates are constant, or stay in proportion with
@@ -122,7 +124,8 @@ impl Groups {
         status
     }
 
-    /// (i) all rates constant, or (ii) rates in proportion and momenta equal. A group that never moves does not count.
+    /// (i) all rates constant, or (ii) rates in proportion and momenta equal, and decays that do not matter. A group that never
+    /// moves does not count.
     fn one_is_exact(&self) -> bool {
         let first = &self.paths[self.reference()];
         let others = || self.paths.iter().filter(|path| moves(path));
@@ -136,7 +139,9 @@ impl Groups {
         }
         others().all(|path| {
             let alike = match (first.optimizer, path.optimizer) {
-                (Optimizer::Adam { beta1: a, .. }, Optimizer::Adam { beta1: b, .. }) => a == b,
+                (Optimizer::Adam { beta1: a, weight_decay: c }, Optimizer::Adam { beta1: b, weight_decay: d }) => {
+                    a == b && (c - d).abs() * first.rates.total().max(path.rates.total()) <= ALIKE_IN_DECAY
+                }
                 (a, b) => a == b && (!paper(path) || path.rates == first.rates),
             };
             alike && path.momenta == first.momenta && path.gains == first.gains && proportional(first, path)

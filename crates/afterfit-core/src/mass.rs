@@ -1,6 +1,6 @@
 //! How λ's mass is handed out: **the** recursion.
 //!
-//! **The index convention, once.** Iterates are `w_0, w_1, …, w_K`; `w_0` is the centre `c` of the penalty.
+//! **The index convention, once.** Iterates are `w_0, w_1, …, w_K`; `w_0` is the center `c` of the penalty.
 //! `η_k` is the rate of the step from `w_k` to `w_{k+1}`. `R_k` is the mass still to be handed out after `w_k`:
 //! `R_{−1} = 1`, `R_k = R_{k−1} · keep_k`, and `w_k` gets `p_k = R_{k−1} · spend_k` with `keep_k + spend_k = 1`.
 //! `spend` is never formed as a difference of nearly equal numbers, so `λη = 1e-18` costs no digits.

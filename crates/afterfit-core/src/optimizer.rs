@@ -44,12 +44,12 @@ pub enum Optimizer {
         /// The convexity α that τ is made from; the identity also holds when it is above the smallest eigenvalue.
         alpha: f64,
     },
-    /// Adam, AdamW and their kind with second moments that stand still: λ is AdamW's `weight_decay`, pulling towards c.
+    /// Adam, AdamW and their kind with second moments that stand still: λ is AdamW's `weight_decay`, pulling toward c.
     /// Penalty ½‖w−c‖² in Adam's own norm, 1/Q = √v̂ + ε.
     Adam {
         /// β1 in [0, 1).
         beta1: f64,
-        /// AdamW's own `weight_decay` δ, towards 0, beside λ.
+        /// AdamW's own `weight_decay` δ, toward 0, beside λ.
         #[serde(default, skip_serializing_if = "is_zero")]
         weight_decay: f64,
     },

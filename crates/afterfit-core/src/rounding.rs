@@ -1,7 +1,7 @@
 //! What the rounding of the sums can add to a reading.
 //!
 //! Adding to a sum rounds it, by a unit u of what it holds or by all that was added, whichever is less; it holds at most the farthest any
-//! weight moved. Weights that have converged are rounded the same way every time, so these errors add up instead of cancelling: the
+//! weight moved. Weights that have converged are rounded the same way every time, so these errors add up instead of canceling: the
 //! bound grows with the number of additions, which is why iterates are added in blocks.
 
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ impl Rounding {
         let unit = self.precision.unit();
         let block = self.block.clamp(1, steps.max(1));
         let blocks = steps.div_ceil(block);
-        // Rounded shares, centred iterates, and the products of a block.
+        // Rounded shares, centered iterates, and the products of a block.
         let inside = unit * (block + 3) as f64;
         let most = unit * blocks as f64;
         if most < NEGLIGIBLE {

@@ -168,7 +168,7 @@ pub fn other_rates(
             from = 0;
         }
     }
-    // Every step only moves mass on, so what the sum lacks is rounding: towards another momentum, entries can grow by many
+    // Every step only moves mass on, so what the sum lacks is rounding: toward another momentum, entries can grow by many
     // orders of magnitude before they cancel.
     let total: f64 = c.iter().sum();
     let limit = "1 to nine digits: these rates and momenta are too far from the path's";

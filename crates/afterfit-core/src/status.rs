@@ -100,7 +100,7 @@ impl fmt::Display for Reason {
             }
             Self::ChangingRate => "momentum with a changing rate; exact while the rate stays the same",
             Self::SecondMoments => {
-                "about AdamW's weight_decay λ, pulling towards w_0: exact while the second moments stand still, and they move"
+                "about AdamW's weight_decay λ, pulling toward w_0: exact while the second moments stand still, and they move"
             }
             Self::NotAffine(name) => {
                 return write!(
@@ -117,7 +117,7 @@ impl fmt::Display for Reason {
                 "the rate changes between two checkpoints, and nothing says where: taken to be at the later one"
             }
             Self::MissingStart => "the path's first steps are missing: the first checkpoint stands in for them",
-            Self::Strided => "steps between checkpoints are stood in for by their neighbours",
+            Self::Strided => "the weights of steps between checkpoints go to the neighboring checkpoints",
             Self::Unresolved => "unresolved: too much of this λ's mass falls between the first two checkpoints",
             Self::PaperRatio => "geometric in the iterate's number, as in the paper's deep nets",
             Self::NoStrength => "an average without a regularization strength",

@@ -12,7 +12,7 @@ use crate::path::PathInfo;
 pub enum Stride {
     /// To the kept iterate before it (the paper).
     Left,
-    /// To the two kept neighbours, linearly in step number. The better rule, and the default.
+    /// To the two kept neighbors, linearly in step number. The better rule, and the default.
     Linear,
 }
 

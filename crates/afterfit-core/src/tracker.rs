@@ -121,9 +121,9 @@ pub enum Target {
 /// What a reading is made of: `c + Σ_j sums_j · S_j + last · (w_K − c)`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Combination {
-    /// Of each centred sum.
+    /// Of each centered sum.
     pub sums: Vec<f64>,
-    /// Of the last iterate; the rest is the centre's.
+    /// Of the last iterate; the rest is the center's.
     pub last: f64,
 }
 
@@ -132,7 +132,7 @@ pub struct Combination {
 pub struct Reading {
     /// What to add up.
     pub combination: Combination,
-    /// ε: no weight is off by more than this times the farthest any weight moved, rounding apart.
+    /// ε: the error of any weight is at most this times the largest move of any weight, rounding apart.
     pub certificate: f64,
     /// What the rounding of the sums can add, in the same units.
     pub rounding: f64,
@@ -238,7 +238,7 @@ impl Tracker {
     }
 
     /// Takes in groups whose first step is the next one: parameters that were frozen so far, or are new. They stood at their
-    /// centre until now and get masses of their own. Rates count only where the others' were declared: those of all steps.
+    /// center until now and get masses of their own. Rates count only where the others' were declared: those of all steps.
     pub fn add_groups(&mut self, paths: &[PathInfo]) -> Result<(), DialError> {
         let steps = self.steps();
         let empty = |length: u64| Some(Rates::constant(0.0, length)).filter(|list| !list.is_empty());
@@ -293,7 +293,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Goes on with a dial that was kept: the paths as far as they went, and the masses (by sequence and λ node) at that point.
+    /// Resumes a dial that was kept: the paths as far as they went, and the masses (by sequence and λ node) at that point.
     pub fn resume(mut self, paths: Vec<PathInfo>, masses: Vec<Vec<f64>>) -> Result<Self, DialError> {
         let (found, groups) = (paths.len(), self.paths.len());
         require(found == groups, "number of parameter groups", found as f64, format!("{groups}"))?;
@@ -429,7 +429,7 @@ impl Tracker {
                             node += 1;
                             (if frozen { 0.0 } else { share }, 1.0)
                         }
-                        // The centre has no share: EMAs begin with w_1.
+                        // The center has no share: EMAs begin with w_1.
                         family => {
                             let scale = family.keeps(value, k);
                             (if k == 0 { 0.0 } else { 1.0 - scale }, scale)
@@ -654,7 +654,7 @@ impl Tracker {
             fit(&mut comparison, &mut sums(), steps, &roundings);
             comparison.profile = profile;
         }
-        // (w_0 is the centre, and a fit makes use of that; an interpolated λ's certificate counts it all the same.)
+        // (w_0 is the center, and a fit makes use of that; an interpolated λ's certificate counts it all the same.)
         let from = u64::from(!inside || guessed);
         let coefficients = comparison.coefficients.clone();
         let certificate = misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from)[0];

@@ -125,9 +125,9 @@ impl Fed {
             let (whole, end) = self.misfit(group, &meant, &reading, 0);
             let (inner, _) = self.misfit(group, &meant, &reading, 1);
             if self.steps() > 0 {
-                within(&format!("{what}: the last iterate"), end, 1e-13); // (Before the first step it is the centre.)
+                within(&format!("{what}: the last iterate"), end, 1e-13); // (Before the first step it is the center.)
             }
-            // Interpolation counts w_0, a fit does not: it is the centre.
+            // Interpolation counts w_0, a fit does not: it is the center.
             let off = (reading.certificate - whole).abs().min((reading.certificate - inner).abs());
             within(&format!("{what}: the certificate"), off, 1e-14 * size);
             for i in (0..D).filter(|&i| group_of(&self.tracker, i) == group) {
@@ -476,7 +476,7 @@ fn groups_that_come_later_begin_then() {
             let (of_late, alone_late) = (read(&both, 2), read(&late, 0));
             assert!((of_late.combination.last - alone_late.combination.last).abs() < 1e-13);
             let (found, expected) = (of_late.certificate, alone_late.certificate);
-            // (A fit looks at other steps, and the centre of a late group is not its first iterate to be told apart.)
+            // (A fit looks at other steps, and the center of a late group is not its first iterate to be told apart.)
             let fitted = optimizer != Optimizer::Sgd && !declared;
             assert!((found - expected).abs() < if fitted { 1e-2 } else { 1e-9 }, "{found:e}, not {expected:e}");
             assert_eq!(read(&both, 0).combination, read(&alone, 0).combination);

@@ -238,8 +238,8 @@ fn coordinatewise_rates() {
     within("the most any coordinate leaves", (info.remaining(l2).unwrap() - most).abs(), 1e-15);
 }
 
-/// AdamW without bias correction at a constant rate, decay towards 0 and centre c: the average is AdamW with decoupled decay λ
-/// towards c beside δ', at every step.
+/// AdamW without bias correction at a constant rate, decay toward 0 and center c: the average is AdamW with decoupled decay λ
+/// toward c beside δ', at every step.
 #[test]
 fn adamw_without_bias_correction() {
     let quadratic = Quadratic::random(9);

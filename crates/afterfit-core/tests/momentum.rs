@@ -218,7 +218,7 @@ fn steps_that_are_not_steps() {
     let weights = info(Optimizer::Sgd, &zeros).weights(l2, Answer::Regularized).unwrap();
     assert!(skip.iter().zip(&weights).all(|(&skip, &weight)| skip == (weight == 0.0)));
 
-    // No gradient, the buffer goes on: gain 0.
+    // No gradient, the buffer continues: gain 0.
     let gains: Vec<f64> = skip.iter().map(|&skip| f64::from(u8::from(!skip))).collect();
     for optimizer in [heavy(momentum), Optimizer::Nesterov { momentum }] {
         let run = Run { gains: Some(gains.clone()), ..Run::new(optimizer, vec![rate; steps]) };
@@ -231,7 +231,7 @@ fn steps_that_are_not_steps() {
     }
 }
 
-/// torch's first dampened step takes the whole gradient. The masses of one q are wrong unless the centred sum is divided by
+/// torch's first dampened step takes the whole gradient. The masses of one q are wrong unless the centered sum is divided by
 /// `1+(1−q)d/(1−d)`.
 #[test]
 fn dampening_begins_with_a_whole_gradient() {
@@ -249,7 +249,7 @@ fn dampening_begins_with_a_whole_gradient() {
     within("one q, divided", quadratic.relative(&mended, &ridge), 1e-12);
 }
 
-/// A buffer that is not empty at the start moves the centre to `c − shift·b`.
+/// A buffer that is not empty at the start moves the center to `c − shift·b`.
 #[test]
 fn warm_buffers() {
     let mut rng = Rng::new(6);

@@ -72,7 +72,7 @@ fn a_run_with_other_rates() {
                 for (l2, own) in [(0.0, momentum), (0.02, momentum), (0.0, 0.3 * momentum)] {
                     let target: Vec<f64> = (0..steps).map(|j| slowest * shape.at(j as f64 / steps as f64)).collect();
                     let weights = match other_rates(base, momentum, &target, own, l2) {
-                        // Towards another momentum weights grow by orders of magnitude before they cancel: it says so.
+                        // Toward another momentum weights grow by orders of magnitude before they cancel: it says so.
                         Err(error) if own != momentum => {
                             assert!(error.to_string().contains("too far from the path's"), "{error}");
                             continue;

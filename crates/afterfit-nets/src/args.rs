@@ -40,7 +40,7 @@ impl Where {
 /// What every kind of training takes. What is not given is the study's own setting.
 #[derive(Args)]
 struct Common {
-    /// The folder of the run; a run in it goes on.
+    /// The folder of the run; a run in it is resumed.
     #[arg(long, short, value_name = "FOLDER")]
     out: PathBuf,
     /// The network.
@@ -91,7 +91,7 @@ struct Common {
     /// Nodes of the dial: running sums of all weights kept while training, from which any λ of the range is read afterwards.
     #[arg(long, default_value_t = 16, value_name = "M")]
     dial_nodes: usize,
-    /// Epochs before the dial starts [default: a fifth of all; noise: a twentieth]. The penalty pulls towards the weights there.
+    /// Epochs before the dial starts [default: a fifth of all; noise: a twentieth]. The penalty pulls toward the weights there.
     #[arg(long, value_name = "N")]
     dial_from: Option<u64>,
     /// Keep no dial.
@@ -115,7 +115,7 @@ struct Common {
     /// Where to compute.
     #[arg(long, value_enum, default_value = "auto")]
     device: Where,
-    /// Stop once this many epochs are done; the same command without this goes on another time.
+    /// Stop once this many epochs are done; the same command without this resumes it.
     #[arg(long, value_name = "N")]
     stop_after: Option<u64>,
     /// Look at the test (and held-out) images every N epochs; 0: only at the end [default: 1; table1: 10].
@@ -177,7 +177,7 @@ fn share(share: f64, epochs: u64) -> u64 {
 }
 
 impl Common {
-    /// The first epoch whose checkpoint is wanted.
+    /// The first epoch whose checkpoint is taken.
     fn first_epoch(&self, profile: &Profile) -> u64 {
         let settled = share(profile.settle, self.epochs.unwrap_or(profile.epochs));
         self.checkpoints_from.unwrap_or(if profile.keep_all { 1 } else { settled + 1 })
@@ -227,7 +227,7 @@ impl Common {
         }
     }
 
-    /// Trains or goes on.
+    /// Trains or resumes.
     fn train(&self, profile: &Profile) -> Result<(Settings, Data, Trained)> {
         let device = self.device.device()?;
         let mut settings = self.settings(profile, device);
@@ -246,7 +246,7 @@ impl Common {
         let options = self.options(profile, settings.epochs);
         let trained = train::train(&settings, &Folder(self.out.clone()), &data, device, options)?;
         if trained.epoch < settings.epochs {
-            eprintln!("stopped after {} of {} epochs; without --stop-after it goes on", trained.epoch, settings.epochs);
+            eprintln!("stopped after {} of {} epochs; without --stop-after it resumes", trained.epoch, settings.epochs);
         }
         Ok((settings, data, trained))
     }
@@ -348,7 +348,7 @@ impl Average {
     pub(crate) fn run(&self) -> Result<()> {
         let folder = Folder(self.run.clone());
         let settings = folder.settings()?;
-        // (A run that goes on may have a line for an epoch whose checkpoint is still being written.)
+        // (A resumed run may have a line for an epoch whose checkpoint is still being written.)
         let is_there = |epoch: &u64| checkpoint::path(&folder.checkpoints(), *epoch).exists();
         let kept = folder.log()?.iter().map(|line| line.epoch).filter(is_there).max().unwrap_or(0);
         ensure!(

@@ -50,7 +50,7 @@ impl Augmenter {
         Self { padded: images.pixels.constant_pad_nd([0, 0, PADDING, PADDING, PADDING, PADDING]) }
     }
 
-    /// The images of an epoch from number `start` on, as bytes (by image, row, column, colour), and their positions.
+    /// The images of an epoch from number `start` on, as bytes (by image, row, column, color), and their positions.
     pub fn images(&self, epoch: &Epoch, start: i64, count: i64) -> (Tensor, Tensor) {
         let device = self.padded.device();
         let range = start as usize..(start + count) as usize;

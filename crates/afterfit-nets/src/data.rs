@@ -15,15 +15,15 @@ use tch::{Device, Kind, Tensor};
 /// Which images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Name {
-    /// 60 000 colour photographs of 10 kinds (`afterfit data get cifar-10`).
+    /// 60 000 color photographs of 10 kinds (`afterfit data get cifar-10`).
     #[value(name = "cifar-10")]
     #[serde(rename = "cifar-10")]
     Cifar10,
-    /// 60 000 colour photographs of 100 kinds. No package registry has them: give --data-folder.
+    /// 60 000 color photographs of 100 kinds. No package registry has them: give --data-folder.
     #[value(name = "cifar-100")]
     #[serde(rename = "cifar-100")]
     Cifar100,
-    /// 70 000 grey pieces of clothing of 10 kinds (`afterfit data get fashion-mnist`).
+    /// 70 000 gray pieces of clothing of 10 kinds (`afterfit data get fashion-mnist`).
     #[value(name = "fashion-mnist")]
     #[serde(rename = "fashion-mnist")]
     FashionMnist,
@@ -49,7 +49,7 @@ impl Name {
         }
     }
 
-    /// Colours of a pixel.
+    /// Colors of a pixel.
     #[must_use]
     pub fn channels(self) -> i64 {
         match self {
@@ -58,8 +58,8 @@ impl Name {
         }
     }
 
-    /// Mean and standard deviation of each colour over the training images, black 0 and white 1.
-    fn colours(self) -> (&'static [f32], &'static [f32]) {
+    /// Mean and standard deviation of each color over the training images, black 0 and white 1.
+    fn colors(self) -> (&'static [f32], &'static [f32]) {
         match self {
             Self::Cifar10 => (&[0.4914, 0.4822, 0.4465], &[0.2470, 0.2435, 0.2616]),
             Self::Cifar100 => (&[0.5071, 0.4865, 0.4409], &[0.2673, 0.2564, 0.2762]),
@@ -71,10 +71,10 @@ impl Name {
 /// Width and height of every image; smaller ones get a black margin.
 pub const SIDE: i64 = 32;
 
-/// Images as bytes, by image, row, column, colour; and what they show.
+/// Images as bytes, by image, row, column, color; and what they show.
 #[derive(Debug)]
 pub struct Images {
-    /// n × 32 × 32 × colours.
+    /// n × 32 × 32 × colors.
     pub pixels: Tensor,
     /// n class numbers.
     pub labels: Tensor,
@@ -101,10 +101,10 @@ impl Images {
         self.len() == 0
     }
 
-    /// Bytes (by image, row, column, colour) as a network takes them: mean 0, deviation 1, by image, colour, row, column.
+    /// Bytes (by image, row, column, color) as a network takes them: mean 0, deviation 1, by image, color, row, column.
     pub fn normalized(&self, pixels: &Tensor, kind: Kind) -> Tensor {
         let values = ((pixels.to_kind(Kind::Float) - &self.shift) / &self.scale).to_kind(kind).permute([0, 3, 1, 2]);
-        // The same numbers in either order of memory; GPUs like colours last, CPUs first.
+        // The same numbers in either order of memory; GPUs like colors last, CPUs first.
         if pixels.device().is_cuda() { values } else { values.contiguous() }
     }
 
@@ -131,13 +131,13 @@ impl Images {
         let pixels = Tensor::from_slice(planes).view([count, channels, side, side]);
         let margin = (SIDE - side) / 2;
         let pixels = pixels.constant_pad_nd([margin, SIDE - side - margin, margin, SIDE - side - margin]);
-        let (mean, deviation) = name.colours();
-        let colours = |values: &[f32]| Tensor::from_slice(values) * 255.0;
+        let (mean, deviation) = name.colors();
+        let colors = |values: &[f32]| Tensor::from_slice(values) * 255.0;
         Self {
             pixels: pixels.permute([0, 2, 3, 1]).contiguous(),
             labels: Tensor::from_slice(labels),
-            shift: colours(mean),
-            scale: colours(deviation),
+            shift: colors(mean),
+            scale: colors(deviation),
         }
     }
 }

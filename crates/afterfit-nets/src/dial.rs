@@ -21,7 +21,7 @@ pub struct TensorSums {
     center: Tensor,
     sums: Tensor,
     last: Tensor,
-    /// Iterates not yet in the sums, centred.
+    /// Iterates not yet in the sums, centered.
     block: Tensor,
     /// Their shares, by sum.
     shares: Vec<Vec<f64>>,
@@ -157,7 +157,7 @@ impl Dial {
         Ok(tracker)
     }
 
-    /// Goes on with a dial that was kept.
+    /// Resumes a dial that was kept.
     pub fn resume(nodes: Nodes, path: &PathInfo, saved: Saved) -> Result<Self> {
         let so_far = PathInfo { rates: saved.rates, ..path.clone() };
         let tracker = Self::tracker_of(nodes, path)?.resume(vec![so_far], vec![saved.masses])?;

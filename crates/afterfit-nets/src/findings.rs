@@ -63,7 +63,7 @@ pub struct Row {
     /// Of a dial: mass that no step has spent. Near 1, training was too short for this λ to matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining: Option<f64>,
-    /// Of a dial: no weight is off by more than this share of the farthest any weight moved.
+    /// Of a dial: bound on the error of any weight, relative to the largest move of any weight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<f64>,
 }

@@ -19,7 +19,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train a network: a checkpoint an epoch, and a dial of every iterate. Goes on where a run in the folder stopped.
+    /// Train a network: a checkpoint an epoch, and a dial of every iterate. Resumes a run that stopped in the folder.
     #[command(allow_negative_numbers = true)]
     Train(args::Train),
     /// Average a run's checkpoints, every strength in one pass (`afterfit average` does the same to any checkpoints).

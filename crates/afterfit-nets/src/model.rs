@@ -20,7 +20,7 @@ pub enum Precision {
     Bf16,
 }
 
-/// Tensors start at multiples of this many numbers: fast kernels want aligned addresses. What is between is 0, and stays 0.
+/// Tensors start at multiples of this many numbers: fast kernels require aligned addresses. What is between is 0, and stays 0.
 const ALIGNMENT: i64 = 64;
 
 /// Where each tensor lies in the vector of all weights: those computed in the run's precision first, batch norms after.
@@ -28,7 +28,7 @@ const ALIGNMENT: i64 = 64;
 pub struct Layout {
     /// The network.
     pub net: Net,
-    /// Kernels of convolutions lie in the vector with their channels last, as cuDNN wants them.
+    /// Kernels of convolutions lie in the vector with their channels last, as cuDNN requires them.
     pub channels_last: bool,
     offsets: Vec<i64>,
     /// Numbers that are not of batch norms.
@@ -171,7 +171,7 @@ impl Model {
     }
 
     /// Scores and mean loss of a batch, and the gradient of the loss, written into `gradient`. Statistics move by
-    /// `share` towards the batch's.
+    /// `share` toward the batch's.
     pub fn gradient(
         &self,
         images: &Tensor,

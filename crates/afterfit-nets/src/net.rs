@@ -134,7 +134,7 @@ pub struct Net {
 /// Whether batch norms use the batch (and take it into their running statistics), or their statistics.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mode {
-    /// The batch; statistics move by this share towards it.
+    /// The batch; statistics move by this share toward it.
     Batch(f64),
     /// The statistics.
     Statistics,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// The same colour for the same thing in every figure.
+/// The same color for the same thing in every figure.
 pub mod color {
     /// The unregularized path w.
     pub const PATH: &str = "#2a9d3a";

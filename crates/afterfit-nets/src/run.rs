@@ -60,7 +60,7 @@ pub struct DialRange {
     pub to: f64,
     /// Nodes.
     pub nodes: usize,
-    /// Epochs done before the dial starts; the weights there are the centre of its penalty.
+    /// Epochs done before the dial starts; the weights there are the center of its penalty.
     pub start: u64,
 }
 
@@ -151,7 +151,7 @@ impl Folder {
         self.0.join("checkpoints")
     }
 
-    /// Everything to go on from.
+    /// Everything needed to resume.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.0.join("state.safetensors")
@@ -189,7 +189,7 @@ impl Folder {
             let strangers = std::fs::read_dir(&self.0)?.flatten().any(|entry| {
                 entry.file_name().to_str().is_none_or(|name| !name.starts_with('.') && name != "run.json")
             });
-            ensure!(!strangers, "{} holds other things: a run wants a folder of its own", self.0.display());
+            ensure!(!strangers, "{} holds other things: a run requires a folder of its own", self.0.display());
         }
         let lock = self.lock()?;
         // (A run that never got through an epoch is none.)
@@ -260,7 +260,7 @@ impl Folder {
         parsed.collect()
     }
 
-    /// Forgets what a run that goes on from `epoch` will do again: lines of the log, and checkpoints (which on a GPU would
+    /// Forgets what a run that resumes at `epoch` will do again: lines of the log, and checkpoints (which on a GPU would
     /// be of another path than those to come).
     pub fn rewind(&self, epoch: u64) -> Result<()> {
         let log = self.log()?;

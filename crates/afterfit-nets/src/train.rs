@@ -63,7 +63,7 @@ pub fn start(settings: &Settings, device: Device) -> Model {
     Model::start(Rc::new(Layout::new(net, device.is_cuda())), settings.seed, device, settings.precision)
 }
 
-/// Batch-norm statistics move by this share towards each batch.
+/// Batch-norm statistics move by this share toward each batch.
 const SHARE: f64 = 0.1;
 /// Steps whose images are prepared together.
 const AT_ONCE: i64 = 50;
@@ -122,7 +122,7 @@ impl Step {
     }
 }
 
-/// Writes checkpoints while training goes on. What was begun is finished, also when training fails.
+/// Writes checkpoints while training continues. What was begun is finished, also when training fails.
 #[derive(Default)]
 struct Writer(Option<JoinHandle<Result<()>>>);
 
@@ -145,7 +145,7 @@ impl Drop for Writer {
     }
 }
 
-/// Trains, or goes on with, the run in `folder`. Memory on the device: the images twice (3 and 5 kB each), and vectors of all
+/// Trains, or resumes, the run in `folder`. Memory on the device: the images twice (3 and 5 kB each), and vectors of all
 /// weights: three (four with momentum), and for the dial one a node, one an iterate of a block (32 on a GPU, 8 on a CPU), and one
 /// more.
 pub fn train(settings: &Settings, folder: &Folder, data: &Data, device: Device, options: Options) -> Result<Trained> {
@@ -302,7 +302,7 @@ fn metadata(settings: &Settings, line: &EpochLine) -> BTreeMap<String, String> {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Everything to go on from, in one file: weights, statistics, velocity, and the dial's sums.
+/// Everything needed to resume, in one file: weights, statistics, velocity, and the dial's sums.
 fn save_state(path: &Path, step: &Step, dial: Option<&mut Dial>, epoch: u64, fingerprint: i64) -> Result<()> {
     let mut parts = vec![
         ("weights".to_owned(), step.model.weights.shallow_clone()),

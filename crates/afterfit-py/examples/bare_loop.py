@@ -38,7 +38,7 @@ for l2, loss, unspent in zip(path.l2, path.value, path.unspent, strict=False):
     print(f"l2 {l2:8.2g}   loss {loss:.3f}   {100 * unspent:5.1f} % unspent")
 print(f"best: {path.best:.2g}; the strongest within one standard error: {path.one_se:.2g}")
 reading = dial.read(path.best)
-print(f"no weight is off by more than {reading.error:.1e}; {reading.status}")
+print(f"largest error of any weight: {reading.error:.1e}; {reading.status}")
 torch.save(reading.state_dict(), "best.pt")
 dial.save("run.dial")  # afterfit dial read run.dial --l2 0.05 -o model.safetensors
 assert min(path.value) < losses(model).mean()

@@ -1,6 +1,6 @@
 """Fine-tuning with Transformers: how much of the pretrained model to forget, chosen after training.
 
-λ pulls towards the pretrained weights. The model here is tiny and its "pretraining" is a few seconds on another text, so that
+λ pulls toward the pretrained weights. The model here is tiny and its "pretraining" is a few seconds on another text, so that
 nothing is downloaded; with a real one, ``model = AutoModelForCausalLM.from_pretrained(…)`` is all that changes.
 
     pip install 'afterfit[transformers]' && python fine_tune.py

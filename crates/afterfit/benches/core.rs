@@ -29,7 +29,7 @@ fn seconds(work: &mut dyn FnMut()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Median times of two pieces of work, run in turns so that a noisy neighbour hits both.
+/// Median times of two pieces of work, run in turns so that a noisy neighbor hits both.
 fn in_turns(rounds: usize, first: &mut dyn FnMut(), second: &mut dyn FnMut()) -> (f64, f64) {
     first();
     second();
@@ -109,7 +109,7 @@ fn starts() {
     let averaging = begin.elapsed().as_secs_f64();
     let (passes, time) = timed(Start::Path);
     for (name, start, before) in [
-        ("the neighbouring λ", Start::Neighbor, 0.0),
+        ("the neighboring λ", Start::Neighbor, 0.0),
         ("zero", Start::Zero, 0.0),
         ("the averages of one run", Start::Given(averages.weights), averaging),
     ] {

@@ -322,7 +322,7 @@ impl Dial {
         Ok(Reading { weights: weights.concat(), certificate, error, remaining, status })
     }
 
-    /// The centred sum of every node, pending iterates included.
+    /// The centered sum of every node, pending iterates included.
     pub fn sums(&mut self) -> Vec<Vec<f64>> {
         let count = self.tracker.sums();
         (0..count).map(|j| self.sums.iter_mut().flat_map(|bank| bank.sum(j)).collect()).collect()
@@ -357,7 +357,7 @@ impl Dial {
         &self.parts
     }
 
-    /// Writes everything needed to read this dial or to go on with it. A run that is saved, loaded and continued ends
+    /// Writes everything needed to read this dial or to resume it. A run that is saved, loaded and continued ends
     /// with the same bits as one that never stopped (sums of EMAs: to rounding).
     pub fn save(&mut self, file: &FilePath) -> Result<()> {
         self.save_as(file, Existing::Replace)
@@ -401,6 +401,7 @@ impl Dial {
     /// Reads a dial, whoever wrote it, with everything that belongs to it. Memory: the whole file.
     pub fn load(path: &FilePath) -> Result<Self> {
         let file = DialFile::open(path)?;
+        file.require_within_reach(path)?;
         let whole = |copy: Copy| -> Result<Vec<f64>> {
             let parts: Result<Vec<Vec<f64>>> = (0..file.parts.len()).map(|part| file.read(copy, part)).collect();
             let flat = parts?.concat();

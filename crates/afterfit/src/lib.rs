@@ -1,8 +1,7 @@
-//! Fit once, choose the regularization afterwards.
+#![doc = include_str!("../README.md")]
+//! # In Rust
 //!
-//! Training leaves a path of iterates `w_0, w_1, …`; a λ-dependent weighted average of that path **is** the
-//! ℓ2-regularized model, for any λ, with no retraining (Wu, Braverman, Yang, ICML 2020). On a quadratic loss this is an
-//! identity, at every step; elsewhere it is a good approximation, and the library says which.
+//! Every ridge model of one run, compared with solving for each of them:
 //!
 //! ```
 //! use afterfit::objective::{Dense, Features, LeastSquares};
@@ -75,9 +74,9 @@ pub use afterfit_core::{
 };
 pub use error::{Error, Result};
 
-/// The README's examples are compiled and run.
+/// The guides' Rust is compiled and run. (They are not in the package.)
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-pub struct Readme;
+#[doc = include_str!("../../../docs/pytorch.md")]
+pub struct Guides;
 
 pub use threads::set_threads;

@@ -72,7 +72,7 @@ pub struct Measured {
 #[non_exhaustive]
 pub enum MetricError {
     /// A scoring for another kind of target.
-    #[error("{scoring} does not judge {kind}: {} do", Scoring::names_for(*kind))]
+    #[error("{scoring} cannot score {kind}: {} can", Scoring::names_for(*kind))]
     DoesNotFit {
         /// The scoring.
         scoring: Scoring,
@@ -102,7 +102,7 @@ pub enum MetricError {
         limit: String,
     },
     /// Rows that say nothing.
-    #[error("{scoring} needs {need} among the rows that judge")]
+    #[error("{scoring} requires {need} among the validation rows")]
     Undefined {
         /// The scoring.
         scoring: Scoring,
@@ -407,7 +407,7 @@ mod tests {
         assert!(found.value.is_finite());
         let alone = Truth::Classes { labels: &[2, 2, 2, 2], count: 3 };
         let error = Scoring::Auc.measure(&scores, alone, None).unwrap_err();
-        assert_eq!(error.to_string(), "auc needs rows of two classes among the rows that judge");
+        assert_eq!(error.to_string(), "auc requires rows of two classes among the validation rows");
     }
 
     #[test]
@@ -427,9 +427,9 @@ mod tests {
         let says = |result: Result<Measured, MetricError>, expected: &str| {
             assert_eq!(result.unwrap_err().to_string(), expected);
         };
-        says(Scoring::Auc.measure(&ONE, NUMBERS, None), "auc does not judge numbers: r2, mae do");
-        says(Scoring::Deviance.measure(&ONE, NUMBERS, None), "deviance does not judge numbers: r2, mae do");
-        says(Scoring::Mae.measure(&ONE, TWO_CLASSES, None), "mae does not judge classes: log-loss, accuracy, auc do");
+        says(Scoring::Auc.measure(&ONE, NUMBERS, None), "auc cannot score numbers: r2, mae can");
+        says(Scoring::Deviance.measure(&ONE, NUMBERS, None), "deviance cannot score numbers: r2, mae can");
+        says(Scoring::Mae.measure(&ONE, TWO_CLASSES, None), "mae cannot score classes: log-loss, accuracy, auc can");
         says(Scoring::Mae.measure(&ONE[1..], NUMBERS, None), "scores are 7, but 8 are needed to fit the targets");
         let few = Some(&WEIGHTS[..3]);
         says(Scoring::Mae.measure(&ONE, NUMBERS, few), "sample weights are 3, but 8 are needed to fit the targets");
@@ -457,7 +457,7 @@ mod tests {
         );
         says(
             Scoring::R2.measure(&ONE[..2], Truth::Numbers(&[3.0, 3.0]), None),
-            "r2 needs two different targets among the rows that judge",
+            "r2 requires two different targets among the validation rows",
         );
     }
 }

@@ -19,7 +19,7 @@ use super::Desk;
 
 /// The largest question: a number in JSON.
 const MOST_BYTES: usize = 1024;
-/// How long a client may take to say what it wants.
+/// How long a client may take to say what it asks for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who may ask: whoever knows the token, from a page of this server, by one of its own names.

@@ -24,7 +24,7 @@ use cache::Cache;
 pub(crate) struct Args {
     /// A dial, from `afterfit average --dial`, `afterfit fit --dial` or a training loop.
     dial: PathBuf,
-    /// Command that evaluates a model, {} standing for its file or folder; the last number it prints is the score.
+    /// Command that scores a model, with {} in the place of its file or folder; the last number it prints is the score.
     #[arg(long, value_name = "CMD")]
     eval: String,
     /// Which score is best.
@@ -62,7 +62,7 @@ struct Work {
     failure: Option<String>,
 }
 
-/// Strengths that may wait: who moves a slider does not want all that it passed.
+/// Strengths that may wait: whoever moves a slider does not need every strength it passed.
 const MOST_WAITING: usize = 3;
 
 impl Desk {
@@ -164,6 +164,7 @@ impl Desk {
 pub(crate) fn run(args: &Args) -> Result<()> {
     evaluate::require_place(&args.eval)?;
     let dial = DialFile::open(&args.dial)?;
+    dial.require_within_reach(&args.dial)?;
     let mut page = page(&dial, &args.dial)?;
     page.live = true;
     page.score = Some("score".into());

@@ -55,7 +55,7 @@ impl Rng {
     }
 }
 
-/// `L(w) = ½ w·Hw − b·w`, a centre c ≠ 0 and a diagonal preconditioner Q.
+/// `L(w) = ½ w·Hw − b·w`, a center c ≠ 0 and a diagonal preconditioner Q.
 #[derive(Clone)]
 pub struct Quadratic {
     pub h: [V; D],

@@ -27,7 +27,7 @@ fn cifar_100_has_two_labels_a_record() {
     let data = taken(Name::Cifar100).load(folder.path(), Device::Cpu).expect("data");
     assert_eq!(labels(&data.train.labels), [99, 0, 42, 7]);
     assert_eq!(labels(&data.test.labels), [42]);
-    // Red, green and blue of pixel (5, 9) of image 1: planes in the file, colours of a pixel together here.
+    // Red, green and blue of pixel (5, 9) of image 1: planes in the file, colors of a pixel together here.
     let pixel = Vec::<u8>::try_from(data.train.pixels.get(1).get(5).get(9)).expect("a pixel");
     let at = |channel: usize| records[1][2 + channel * 1024 + 5 * 32 + 9];
     assert_eq!(pixel, [at(0), at(1), at(2)]);

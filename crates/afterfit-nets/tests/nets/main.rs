@@ -15,7 +15,7 @@ use afterfit_nets::train::Options;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-/// Pictures that can be learnt: each class has its own colours in the four quarters, under noise.
+/// Pictures that can be learned: each class has its own colors in the four quarters, under noise.
 fn record(labels: &[u8], class: u8, random: &mut ChaCha12Rng) -> Vec<u8> {
     let mut bytes = labels.to_vec();
     for channel in 0..3_usize {

@@ -238,7 +238,7 @@ fn a_run_that_has_ended_does_not_start_again() {
     run(&settings, &folder.0, &data, QUIET);
     let before = bytes(checkpoint::path(&folder.checkpoints(), 1));
     std::fs::remove_file(folder.state()).expect("the state");
-    let error = train::train(&settings, &folder, &data, Device::Cpu, QUIET).expect_err("nothing to go on from");
+    let error = train::train(&settings, &folder, &data, Device::Cpu, QUIET).expect_err("nothing to resume from");
     assert!(error.to_string().contains("this run of 1 epochs can neither go on"), "{error}");
     assert!(bytes(checkpoint::path(&folder.checkpoints(), 1)) == before);
 

@@ -161,8 +161,8 @@ impl<'a> LivePath<'a> {
         Ok(Self { objective, trainer, batches, center, info, start, end: None })
     }
 
-    /// Starts later visits at `state` instead of at the centre: the first iterate visited is the one it holds. For a
-    /// [`Dial`](crate::dial::Dial) that goes on; averages of the resumed part alone know nothing of the iterates before
+    /// Starts later visits at `state` instead of at the center: the first iterate visited is the one it holds. For a
+    /// [`Dial`](crate::dial::Dial) that resumes; averages of the resumed part alone know nothing of the iterates before
     /// it (their mass is reported as `before`).
     pub fn resume(mut self, state: State) -> Result<Self> {
         let refuse = |what, found: usize, expected: usize| RunError::State {

@@ -32,7 +32,7 @@ pub trait Path {
     /// How the path was made.
     fn info(&self) -> &PathInfo;
 
-    /// The centre of the penalty, `w_0`.
+    /// The center of the penalty, `w_0`.
     fn center(&self) -> &[f64];
 
     /// The step numbers of the iterates that [`for_each`](Self::for_each) visits, rising.

@@ -17,7 +17,7 @@ pub struct Average {
 }
 
 impl Average {
-    /// Starts an average around the centre `c = w_0`.
+    /// Starts an average around the center `c = w_0`.
     #[must_use]
     pub fn new(center: &[f64]) -> Self {
         Self {
@@ -166,7 +166,7 @@ pub struct CausalAverage {
 }
 
 impl CausalAverage {
-    /// Starts an average of strength `l2` around the centre `c = w_0`.
+    /// Starts an average of strength `l2` around the center `c = w_0`.
     #[must_use]
     pub fn new(center: &[f64], l2: f64) -> Self {
         let zeros = vec![0.0; center.len()];
@@ -215,5 +215,5 @@ impl CausalAverage {
 
 fn require_width(weights: &[f64], center: &[f64]) -> Result<(), OutOfRange> {
     let (found, needed) = (weights.len(), center.len());
-    require(found == needed, "number of weights", found as f64, format!("{needed}, those of the centre"))
+    require(found == needed, "number of weights", found as f64, format!("{needed}, those of the center"))
 }

@@ -16,7 +16,7 @@ const PENDING: usize = 1 << 22;
 /// Multiply-adds below which a flush is not worth waking other threads.
 const PARALLEL_WORK: usize = 1 << 18;
 
-/// Many centred sums over one path: `S_j += p_j (w − c)` for every j, in blocks of iterates.
+/// Many centered sums over one path: `S_j += p_j (w − c)` for every j, in blocks of iterates.
 ///
 /// Memory: `count + 8` vectors of the model's size in f64 (for small models up to `count + 64`). A block is added in the order its iterates came, with one
 /// rounding per multiply-add, so where a block ends (or a run is interrupted) does not change a single bit, nor does
@@ -106,7 +106,7 @@ impl Bank {
     }
 
     /// Makes `weights` the latest iterate without giving it a share. Returns whether every weight is finite, and there are as many
-    /// as the centre has; if not, nothing changes.
+    /// as the center has; if not, nothing changes.
     #[must_use]
     pub fn set_latest(&mut self, weights: &[f64]) -> bool {
         if weights.len() != self.center.len() || weights.iter().any(|value| !value.is_finite()) {
@@ -117,7 +117,7 @@ impl Bank {
         true
     }
 
-    /// The latest iterate; the centre before the first.
+    /// The latest iterate; the center before the first.
     #[must_use]
     pub fn latest(&self) -> &[f64] {
         match self.latest_is_pending {
@@ -154,7 +154,7 @@ impl Bank {
                 sums[j * TILE..][..TILE].iter_mut().for_each(|sum| *sum *= scale);
             }
             let start = tile * TILE;
-            // Padding is zero in the iterates and in the centre.
+            // Padding is zero in the iterates and in the center.
             let mut around = [0.0; TILE];
             let own = &center[start..center.len().min(start + TILE)];
             around[..own.len()].copy_from_slice(own);
@@ -182,13 +182,13 @@ impl Bank {
         self.filled = 0;
     }
 
-    /// The centred sum j, pending iterates included; nothing where there are not so many.
+    /// The centered sum j, pending iterates included; nothing where there are not so many.
     pub fn sum(&mut self, j: usize) -> Vec<f64> {
         self.flush();
         if j < self.count { self.flushed_sum(j) } else { Vec::new() }
     }
 
-    /// The centred sum j of a bank without pending iterates.
+    /// The centered sum j of a bank without pending iterates.
     pub(crate) fn flushed_sum(&self, j: usize) -> Vec<f64> {
         assert_eq!(self.filled, 0, "flush before reading");
         let tiles = self.sums.chunks_exact(TILE * self.count);
@@ -210,7 +210,7 @@ impl Bank {
         self.rounding = rounding;
     }
 
-    /// The centre all sums are taken around.
+    /// The center all sums are taken around.
     #[must_use]
     pub fn center(&self) -> &[f64] {
         &self.center

@@ -1,6 +1,6 @@
 //! The one inner loop: rows of sums over a stretch of coordinates, all iterates of a block at a time.
 
-/// Coordinates that are widened and centred together. Stretches are padded to multiples of it.
+/// Coordinates that are widened and centered together. Stretches are padded to multiples of it.
 pub(crate) const BLOCK: usize = 16;
 /// Rows whose sums stay in registers at a time.
 pub(crate) const HELD: usize = 6;
@@ -12,7 +12,7 @@ impl Element for f64 {}
 
 /// `sums[n][i] += Σ_k weights[k][n] · (inputs[k][i] − center[i])`; returns the largest |input − center|.
 ///
-/// A block of every input is widened and centred once; then six rows of two vectors stay in registers while all inputs pass
+/// A block of every input is widened and centered once; then six rows of two vectors stay in registers while all inputs pass
 /// by. Each multiply-add is rounded once, in the order of the inputs: neither blocks nor the width of the machine's vectors
 /// change a bit.
 pub(crate) struct Accumulate<'a, T> {

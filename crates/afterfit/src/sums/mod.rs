@@ -1,7 +1,7 @@
 //! Weighted sums of vectors, which know nothing of λ: [`Average`] is the algorithm on one screen, [`Bank`] many sums at
 //! once and fast.
 //!
-//! Sums are kept centred, `S_c = Σ p_k (w_k − c)`, so that neither a large centre nor a tiny λ costs digits.
+//! Sums are kept centered, `S_c = Σ p_k (w_k − c)`, so that neither a large center nor a tiny λ costs digits.
 
 mod average;
 mod bank;

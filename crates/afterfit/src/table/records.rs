@@ -77,7 +77,7 @@ impl Scan {
                     let end =
                         bytes[at..].iter().position(|byte| b",\n".contains(byte)).map_or(bytes.len(), |end| at + end);
                     return Err(format!(
-                        "line {}: a quoted field (from line {}) goes on behind its closing quote, with {}: quotes within a field are doubled (\"\")",
+                        "line {}: a quoted field (from line {}) continues behind its closing quote, with {}: quotes within a field are doubled (\"\")",
                         self.line,
                         self.opened,
                         show(&String::from_utf8_lossy(&bytes[at..end]))
@@ -111,7 +111,7 @@ impl Scan {
         }
         if lines > MOST_LINES {
             return Err(format!(
-                "line {opened}: a quoted field goes on for more than {MOST_LINES} lines, as if a quote there were never closed"
+                "line {opened}: a quoted field continues for more than {MOST_LINES} lines, as if a quote there were never closed"
             ));
         }
         Ok(())
@@ -158,7 +158,7 @@ mod tests {
         assert!(message.starts_with("line 2: a quote there is not closed before line 6"), "{message}");
         let message = scan("1,\"x,3\n4,\"y,6\n", 3).unwrap_err();
         assert!(
-            message.starts_with("line 3: a quoted field (from line 2) goes on behind its closing quote, with \"y\""),
+            message.starts_with("line 3: a quoted field (from line 2) continues behind its closing quote, with \"y\""),
             "{message}"
         );
         assert_eq!(scan("1,\"x,3\n", 3).unwrap_err(), "line 2: a quote there is never closed");

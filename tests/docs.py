@@ -1,0 +1,131 @@
+"""The documents hold together, without a network: links and anchors lead somewhere, tests named in the theory exist, Python blocks
+parse, README is short, and what it counts is what its sources count.
+
+python tests/docs.py
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MOST_WORDS = 700
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def documents() -> list[Path]:
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    return [ROOT / name for name in names if not (ROOT / name).is_symlink()]
+
+
+def prose(text: str) -> str:
+    """Without code blocks, comments, and the addresses of links."""
+    text = re.sub(r"<!--.*?-->", "", FENCE.sub("", text), flags=re.DOTALL)
+    return re.sub(r"<[a-z/][^>]*>", "", re.sub(r"\]\([^)]*\)", "]", text))
+
+
+def words(text: str) -> int:
+    """Words of a document's prose and tables: code, pictures and addresses do not count."""
+    return sum(1 for word in prose(text).split() if re.search(r"\w", word))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub and mkdocs both give a document's headings."""
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    plain = (re.sub(r"[`*]|\]\([^)]*\)", "", head).replace("[", "") for head in heads)
+    return {re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in plain}
+
+
+def broken_links() -> list[str]:
+    found = []
+    for document in documents():
+        text = FENCE.sub("", document.read_text())
+        text = re.sub(r"`[^`\n]*`", "", text)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = document.parent / path if path else document
+            where = f"{document.relative_to(ROOT)}: {target}"
+            if not file.exists():
+                found.append(f"{where}: there is no such file")
+            elif anchor and file.suffix == ".md" and anchor not in anchors(file.read_text()):
+                found.append(f"{where}: there is no such heading")
+    return found
+
+
+def unknown_tests() -> list[str]:
+    """Names in backticks that look like tests', in sentences and lines that speak of tests."""
+    known = set()
+    for file in [*ROOT.glob("crates/*/tests/**/*.rs"), *ROOT.glob("tests/*.py")]:
+        known |= set(re.findall(r"\b(?:fn|def) (\w+)", file.read_text()))
+    theory = (ROOT / "docs/theory.md").read_text()
+    named = {name for part in re.findall(r"(?:Tests?|test)\b[^∎]*?(?:\n\n|$)", theory) for name in re.findall(r"`(\w+_\w+)`", part)}
+    parameters = {"weight_decay", "afterfit_core"}
+    if len(named) < 30:
+        raise SystemExit(f"docs/theory.md names only {len(named)} tests")
+    return [f"docs/theory.md: there is no test {name}" for name in sorted(named - known - parameters)]
+
+
+def unparsed() -> list[str]:
+    found = []
+    for document in documents():
+        for language, block in FENCE.findall(document.read_text()):
+            if language == "python":
+                try:
+                    ast.parse(textwrap.dedent(block))
+                except SyntaxError as error:
+                    found.append(f"{document.relative_to(ROOT)}: {error}: {block[:80]}")
+    return found
+
+
+def uncounted() -> list[str]:
+    """README's bold numbers that are not in the file their row links to."""
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\|.*\*\*.*\]\(([^)]+)\) \|$", readme, re.MULTILINE)
+    lines = [line for line in readme.splitlines() if line.startswith("|") and "**" in line]
+    found = []
+    if len(rows) != 3 or len(lines) != 3:
+        raise SystemExit(f"README has {len(rows)} of 3 rows that say how good it is, with a link")
+    for line, source in zip(lines, rows, strict=True):
+        text = (ROOT / source).read_text()
+        found += [f"README: {number} is not in {source}" for number in re.findall(r"\*\*([^*]+)\*\*", line) if number not in text]
+    return found
+
+
+def table_of_the_paper() -> list[str]:
+    """Our half of Table 1 in docs/paper.md is that of paper/EXPECTED.md, rounded."""
+    expected, found = (ROOT / "paper/EXPECTED.md").read_text(), []
+    rows = {
+        "ResNet-18 (2 seeds)": "resnet-18 on cifar-10, 300 epochs:",
+        "VGG-16 (2 seeds)": "vgg-16 on cifar-10, 300 epochs:",
+        "ResNet-18, no weight decay": "resnet-18 on cifar-10, 300 epochs, no weight decay:",
+    }
+    guide = (ROOT / "docs/paper.md").read_text()
+    for name, stored in rows.items():
+        row = next((line for line in guide.splitlines() if line.startswith(f"| {name} |")), "||||")
+        for shown, what in zip(row.split("|")[2:4], ("as trained", "averaged with ratio 0.99"), strict=True):
+            value = re.search(rf"^\| {re.escape(stored)} {re.escape(what)}, % .*?\| ([\d.]+) \|", expected, re.MULTILINE)
+            number = re.search(r"[\d.]+", shown)
+            if value is None or number is None or abs(float(value[1]) - float(number[0])) > 0.0051:
+                found.append(f"docs/paper.md: {name}, {what}: {shown.strip()} is not what paper/EXPECTED.md has")
+    return found
+
+
+def main() -> None:
+    count = words((ROOT / "README.md").read_text())
+    long = [f"README has {count} words; at most {MOST_WORDS}"] if count > MOST_WORDS else []
+    found = long + broken_links() + unknown_tests() + unparsed() + uncounted() + table_of_the_paper()
+    if found:
+        sys.exit("\n".join(found))
+    print(f"docs: {len(documents())} documents, README {count} words")
+
+
+if __name__ == "__main__":
+    main()
