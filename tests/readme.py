@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +119,18 @@ def run(command: str, printed: list[str], folder: Path) -> None:
 def serve(command: str, folder: Path) -> None:
     """Starts it, reads its address, ends it as Ctrl-C does."""
     arguments = ["bash", "-c", f"exec {command} --json"]
-    with subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+    # (What runs in the background ignores Ctrl-C, and so would its children.)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, preexec_fn=heard)  # noqa: PLW1509
+    try:
         assert process.stdout is not None
         line = process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert "http://127.0.0.1:" in line, line
         assert process.wait(SECONDS) == 130
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def documents(folder: Path) -> None:
