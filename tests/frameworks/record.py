@@ -119,7 +119,7 @@ def one_mass_is_exact(paths: list[Path]) -> bool:
         if path.adam != first.adam or path.nesterov != first.nesterov or len(path.raw) != len(first.raw):
             return False
         # AdamW's own decay keeps its place beside λ: masses that are not spent feel it.
-        if abs(path.decay - first.decay) * max(path.raw.sum(), first.raw.sum()) > 0.02:
+        if abs(path.decay - first.decay) * max(path.raw.sum(), first.raw.sum()) > 0.015:
             return False
         if not (np.array_equal(path.momenta, first.momenta) and np.array_equal(path.gains, first.gains)):
             return False

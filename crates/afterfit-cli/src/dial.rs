@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use afterfit::checkpoint::{Average, DialReading, Format, Layout, Series};
 use afterfit::dial::{Dial, DialFile};
+use afterfit::files::text::shown_path;
 use afterfit::model::{About, Model, ModelPath};
 use afterfit::weighting::gamma_of;
 use afterfit::{Answer, Family, Nodes, Target};
@@ -34,6 +35,7 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 pub(crate) struct ReadArgs {
     /// A dial, from `afterfit average --dial`, `afterfit fit --dial` or a training loop.
+    #[arg(value_parser = crate::place::input())]
     dial: PathBuf,
     /// Strengths λ: one, a list, or a range such as 1e-4..1e-2:10.
     #[arg(long, value_name = "LIST|RANGE", required_unless_present_any = ["ema", "power_ema"])]
@@ -45,7 +47,7 @@ pub(crate) struct ReadArgs {
     #[arg(long, value_name = "SIGMA_REL", value_delimiter = ',')]
     power_ema: Vec<f64>,
     /// Where to: a file for one strength, a folder for several.
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(value_parser = crate::place::output(), short, long, value_name = "OUT")]
     output: PathBuf,
     /// Which of the two answers.
     #[arg(long, value_enum, default_value_t = AnswerArg::Regularized)]
@@ -66,10 +68,11 @@ pub(crate) struct ReadArgs {
 #[derive(clap::Args)]
 pub(crate) struct InfoArgs {
     /// A dial.
+    #[arg(value_parser = crate::place::input())]
     dial: PathBuf,
     /// Write a page with a slider for λ that shows what the dial knows of each λ, the weight of every part of the run, and the
     /// models if `fit` wrote the dial: one file, for any browser, no network needed.
-    #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::place::output(), long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Overwrite an existing page.
     #[arg(long, requires = "report")]
@@ -209,7 +212,7 @@ fn record(asked: &Asked, answer: Answer, reading: &DialReading, dial: &Path) -> 
         "strength": { asked.kind: asked.value },
         "answer": answer,
         "status": reading.status.standing,
-        "dial": dial.display().to_string(),
+        "dial": shown_path(dial),
         "certificate": reading.certificate,
         "error": reading.error,
         "remaining": reading.remaining,
@@ -278,7 +281,7 @@ pub(crate) fn page(dial: &DialFile, file: &Path) -> Result<Page> {
     let worst = l2.iter().map(|&l2| dial.reading(&Target::L2(l2), Answer::Regularized).map(|reading| reading.status));
     let worst = worst.collect::<afterfit::Result<Vec<_>>>()?.into_iter().max_by_key(|status| status.standing);
     let status = worst.unwrap_or(dial.tracker.path(0).status());
-    let name = crate::evaluate::quote_if_needed(&file.display().to_string());
+    let name = crate::evaluate::quote_if_needed(&shown_path(file));
     let command = format!("afterfit dial read {name} --l2 {{l2}} -o model.safetensors");
     let title = format!("The dial {}", file.file_name().unwrap_or_default().to_string_lossy());
     let mut page = report::of_run(&title, &strengths, status, command, &dial.texts("remarks"));

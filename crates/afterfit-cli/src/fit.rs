@@ -59,6 +59,7 @@ enum ClassWeightArg {
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The table: .csv, .parquet, .npy, .npz, .libsvm or IDX; csv, libsvm and IDX may be gzipped.
+    #[arg(value_parser = crate::place::input())]
     data: PathBuf,
     /// What to predict: a column (csv, parquet), an array (npz) or a file (npy, IDX). libsvm brings its own.
     #[arg(long, value_name = "NAME")]
@@ -88,7 +89,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "K", conflicts_with = "test")]
     cv: Option<usize>,
     /// Use this table as the validation set.
-    #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::place::input(), long, value_name = "FILE")]
     test: Option<PathBuf>,
     /// The test table's target, where that is a file of its own (npy, IDX).
     #[arg(long, value_name = "FILE", requires = "test")]
@@ -166,13 +167,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "C", default_value_t = 1.0)]
     offset: f64,
     /// Save the model at the best λ. The file contains the whole path, so `predict --l2` can take any other λ (not with --average-only: see --dial).
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(value_parser = crate::place::output(), short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write a page with a slider for λ that moves the curves, the weights and some predictions: one file, for any browser, no network needed.
-    #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::place::output(), long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// --average-only: save the dial, from which any λ of the range can be read.
-    #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::place::output(), long, value_name = "FILE")]
     dial: Option<PathBuf>,
     /// Overwrite existing files.
     #[arg(long)]

@@ -11,6 +11,7 @@ use crate::output::{json, text};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A .safetensors or .dial file, a PyTorch checkpoint, an .npz file, or the folder of a sharded or distributed checkpoint.
+    #[arg(value_parser = crate::place::input())]
     file: PathBuf,
     /// Print one line of JSON.
     #[arg(long)]

@@ -18,6 +18,7 @@ mod manual;
 mod optimizer;
 mod output;
 pub mod page;
+mod place;
 mod plan;
 mod predict;
 mod report;
@@ -130,6 +131,7 @@ pub struct Failure {
 pub fn call(arguments: impl IntoIterator<Item = OsString>, caller: Caller<'_>) -> Result<String, Failure> {
     let line: Vec<OsString> = arguments.into_iter().collect();
     let cli = Cli::try_parse_from(&line).map_err(|error| {
+        drop(afterfit::files::stores::Session::take());
         let text = error.to_string();
         let first = text.split("\n\n").next().unwrap_or(&text);
         let message = first.trim_start_matches("error: ").trim_end().to_owned();
@@ -163,7 +165,19 @@ fn run(cli: Cli, host: &mut Host<'_>) -> anyhow::Result<()> {
         }
         afterfit::set_threads(threads)?;
     }
-    match cli.command {
+    let said = |names: &[&str]| {
+        let given =
+            |argument: &OsString| argument.to_str().is_some_and(|text| names.iter().any(|name| text.starts_with(name)));
+        host.line.iter().any(given)
+    };
+    // (A task of many that is run again finds what it sent the first time.)
+    let forced = said(&["--force", "--files=", "--join"]);
+    let quiet = said(&["-q", "--quiet"]);
+    place::between(output::existing(forced), quiet, || dispatch(cli.command, host))
+}
+
+fn dispatch(command: Command, host: &mut Host<'_>) -> anyhow::Result<()> {
+    match command {
         Command::Demo(args) => demo::run(&args),
         Command::Fit(args) => fit::run(&args, host),
         Command::Predict(args) => predict::run(&args),

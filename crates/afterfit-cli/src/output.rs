@@ -1,10 +1,11 @@
 //! How results and errors reach a person or a program.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use afterfit::files::atomic::{Existing, Registered, require_writable};
-use afterfit::files::text::{is_active, plain, sentence};
+use afterfit::files::text::{by_url, is_active, plain, sentence};
 use afterfit::files::{FileError, Stamp};
 use anyhow::Context;
 use serde::Serialize;
@@ -82,7 +83,7 @@ fn file_error<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a Fi
 
 /// A line on stderr. Where stderr is closed or full nobody hears it, and the work continues.
 pub(crate) fn say(message: &str) {
-    let mut line = plain(message, KEPT).into_owned();
+    let mut line = plain_text(message).into_owned();
     line.push('\n');
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
@@ -116,6 +117,7 @@ pub(crate) fn json(value: &impl Serialize) -> anyhow::Result<()> {
 
 /// JSON escapes the control characters of ASCII; some terminals obey others, too.
 pub(crate) fn json_text(json: &str) -> String {
+    let json = by_url(json);
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
@@ -126,9 +128,12 @@ pub(crate) fn json_text(json: &str) -> String {
     safe
 }
 
-/// Text for a person: nothing that a terminal would obey.
-pub(crate) fn plain_text(text: &str) -> std::borrow::Cow<'_, str> {
-    plain(text, KEPT)
+/// Text for a person: nothing that a terminal would obey, and no names but those that were given.
+pub(crate) fn plain_text(text: &str) -> Cow<'_, str> {
+    match by_url(text) {
+        Cow::Borrowed(text) => plain(text, KEPT),
+        Cow::Owned(text) => Cow::Owned(plain(&text, KEPT).into_owned()),
+    }
 }
 
 /// Text for a person, on stdout.

@@ -26,8 +26,10 @@ enum Style {
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A model that `afterfit fit -o` wrote.
+    #[arg(value_parser = crate::place::input())]
     model: PathBuf,
     /// A table with the same columns (others are ignored; the target need not be there).
+    #[arg(value_parser = crate::place::input())]
     data: PathBuf,
     /// The table's format, if its name does not tell.
     #[arg(long, value_parser = crate::strengths::one_of::<Format>(&Format::NAMES))]
@@ -45,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long)]
     probabilities: bool,
     /// Write to this file instead of stdout.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(value_parser = crate::place::output(), short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Overwrite an existing file.
     #[arg(long)]

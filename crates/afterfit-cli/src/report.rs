@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use afterfit::files::text::plain;
+use afterfit::files::text::{plain, shown_path};
 use afterfit::learn::Learned;
 use afterfit::model::{About, Kind, ModelPath};
 use afterfit::table::{ColumnRecipe, Missing};
@@ -214,7 +214,7 @@ pub(crate) fn command(line: &[OsString], without: &[&str], flags: &[&str], with:
         }
     }
     words.push(with.to_owned());
-    words.extend(files.iter().map(|file| crate::evaluate::quote_if_needed(&file.to_string_lossy())));
+    words.extend(files.iter().map(|file| crate::evaluate::quote_if_needed(&shown_path(file.as_ref()))));
     words.join(" ")
 }
 

@@ -28,8 +28,8 @@ pub struct Groups {
 
 /// How much two rates may differ and count as proportional: schedulers multiply.
 const PROPORTIONAL: f64 = 1e-9;
-/// AdamW's own decay δ moves masses that are not spent by about a fifth of δΣη; groups may differ by this much in it and share them.
-const ALIKE_IN_DECAY: f64 = 0.02;
+/// AdamW's own decay δ moves masses that are not spent by up to 0.6 δΣη; groups may differ by this much in it and share them.
+const ALIKE_IN_DECAY: f64 = 0.015;
 
 impl Groups {
     /// Groups with the reading that is exact where one is: one mass when all rates are constant, or stay in proportion with

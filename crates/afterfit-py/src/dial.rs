@@ -8,6 +8,7 @@ use afterfit::dial::{Beside, DialDraft, DialFile as File, Part};
 use afterfit::files::atomic::Existing;
 use afterfit::files::dial_file::Copy;
 use afterfit::files::number;
+use afterfit::files::stores::{self, Session};
 use afterfit::optimizer::{Constants, NamedError};
 use afterfit::plan::plan as plan_of;
 use afterfit::tracker::{GroupStep, Kept, Precision, Rounding};
@@ -17,7 +18,7 @@ use afterfit::{
     Target, Tracker as Scalars, select,
 };
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::{Deserialize, Serialize};
@@ -703,6 +704,9 @@ fn copy_of(name: &str) -> PyResult<Copy> {
 #[pyclass(module = "afterfit._afterfit")]
 pub(crate) struct DialWriter {
     draft: Option<DialDraft>,
+    /// Sends it to an object store.
+    session: Option<Session>,
+    existing: Existing,
     parts: usize,
     sums: usize,
     copied: Vec<usize>,
@@ -746,9 +750,11 @@ impl DialWriter {
         let beside = Beside { tied, other: BTreeMap::from([("source".into(), source)]), ..Beside::default() };
         let (count, sums) = (parts.len(), tracker.scalars.sums());
         let rounding = tracker.rounding(precision)?;
+        let (path, session) = stores::on_its_way(path).map_err(unreached)?;
+        let existing = if replace { Existing::Replace } else { Existing::Keep };
         let draft = DialDraft::create(&path, &tracker.scalars, rounding, parts, &copied, beside).map_err(python)?;
-        let draft = draft.existing(if replace { Existing::Replace } else { Existing::Keep });
-        Ok(Self { draft: Some(draft), parts: count, sums, copied: sizes })
+        let draft = draft.existing(existing);
+        Ok(Self { draft: Some(draft), session, existing, parts: count, sums, copied: sizes })
     }
 
     /// The bytes of a tensor of the center, the last iterate or a sum.
@@ -773,7 +779,11 @@ impl DialWriter {
     /// Completes the file and gives it its name; `reach` is the farthest any weight of each mass sequence moved.
     fn finish(&mut self, reach: Vec<f64>) -> PyResult<u64> {
         let draft = self.draft.take().ok_or_else(|| PyRuntimeError::new_err("this dial is written"))?;
-        draft.finish(reach).map_err(python)
+        let bytes = draft.finish(reach).map_err(python)?;
+        match self.session.take() {
+            Some(session) => session.send(self.existing, &|_| {}).map_err(unreached),
+            None => Ok(bytes),
+        }
     }
 }
 
@@ -783,16 +793,22 @@ impl DialWriter {
     }
 }
 
-/// A dial in a file.
+/// An object store that cannot be reached, or refuses.
+fn unreached(error: stores::StoreError) -> PyErr {
+    PyOSError::new_err(error.to_string())
+}
+
+/// A dial in a file, or in an object store.
 #[pyclass(module = "afterfit._afterfit", frozen)]
-pub(crate) struct DialFile(File);
+pub(crate) struct DialFile(File, #[allow(dead_code)] Option<Session>);
 
 #[pymethods]
 impl DialFile {
     /// Opens it without reading its vectors.
     #[new]
     fn new(path: PathBuf) -> PyResult<Self> {
-        Ok(Self(File::open(&path).map_err(python)?))
+        let (path, session) = stores::at_hand(path).map_err(unreached)?;
+        Ok(Self(File::open(&path).map_err(python)?, session))
     }
 
     /// What it knows besides its sums.

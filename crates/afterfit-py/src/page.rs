@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use afterfit::files::stores;
 use afterfit_cli::page::{MODULE, Page, STYLE};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -29,6 +30,10 @@ fn page(path: &Path, fields: &str) -> PyResult<String> {
 /// What a page shows of a dial's file.
 #[pyfunction]
 fn page_of_dial(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    let page = py.detach(|| afterfit_cli::page_of_dial(&path)).map_err(|error| wrong(format!("{error:#}")))?;
+    let page = py.detach(|| -> Result<_, String> {
+        let (path, _session) = stores::at_hand(path).map_err(|error| error.to_string())?;
+        afterfit_cli::page_of_dial(&path).map_err(|error| format!("{error:#}"))
+    });
+    let page = page.map_err(wrong)?;
     serde_json::to_string(&page).map_err(wrong)
 }

@@ -21,7 +21,7 @@ use afterfit::checkpoint::{
 };
 use afterfit::dial::DialFile;
 use afterfit::files::FileError;
-use afterfit::files::text::shown;
+use afterfit::files::text::{shown, shown_path};
 use afterfit::{Answer, GroupMasses, Nodes, Optimizer, Reason, Standing, Weighting};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -46,11 +46,11 @@ use crate::output::{Advice, Bytes, existing, is_empty_folder, note, progress_bar
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Checkpoints: files, patterns, folders of checkpoints, or folders that are one (sharded) checkpoint each.
-    #[arg(required = true, value_name = "INPUTS")]
+    #[arg(value_parser = crate::place::input(), required = true, value_name = "INPUTS")]
     inputs: Vec<PathBuf>,
     /// Where to: a file for one strength (its ending says the format: .safetensors, also without one, .npz or .pt), a folder for
     /// several.
-    #[arg(short, long, value_name = "OUT")]
+    #[arg(value_parser = crate::place::output(), short, long, value_name = "OUT")]
     output: PathBuf,
 
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     rate: Option<RateSource>,
     /// Rates from a CSV file with columns step (or epoch) and lr (or rate), as W&B, TensorBoard and Lightning write them, or
     /// from a trainer_state.json.
-    #[arg(long, value_name = "FILE", help_heading = "How the path was made")]
+    #[arg(value_parser = crate::place::input(), long, value_name = "FILE", help_heading = "How the path was made")]
     rates: Option<PathBuf>,
     /// Optimizer steps of an epoch, where names and files count epochs only.
     #[arg(long, value_name = "N", help_heading = "How the path was made")]
@@ -76,7 +76,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=1), help_heading = "How the path was made")]
     epochs_from: Option<u64>,
     /// The model that the path starts from (a pretrained one, say): w_0, the center of the penalty.
-    #[arg(long, value_name = "FILE|DIR", help_heading = "How the path was made")]
+    #[arg(value_parser = crate::place::input(), long, value_name = "FILE|DIR", help_heading = "How the path was made")]
     start: Option<PathBuf>,
     #[command(flatten)]
     optimizer: OptimizerArgs,
@@ -142,7 +142,7 @@ pub(crate) struct Args {
 
     /// Write a page with a slider for λ (--l2) that shows the scores of --eval and the weight of every checkpoint: one file, for
     /// any browser, no network needed.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["dial", "dry_run"], help_heading = "Outputs")]
+    #[arg(value_parser = crate::place::output(), long, value_name = "FILE", conflicts_with_all = ["dial", "dry_run"], help_heading = "Outputs")]
     report: Option<PathBuf>,
 
     #[command(flatten)]
@@ -528,7 +528,7 @@ fn write_dial(
     }
     if args.skip_existing && args.output.symlink_metadata().is_ok() {
         let found = DialFile::open(&args.output)?;
-        let inputs: Vec<String> = series.paths.iter().map(|path| path.display().to_string()).collect();
+        let inputs: Vec<String> = series.paths.iter().map(|path| shown_path(path)).collect();
         let made_from = found.beside.other.get("source").and_then(|source| source.get("made_from"));
         let same_path = found.tracker.paths() == made.groups.paths() && made_from == Some(&series.made_from());
         if found.tracker.nodes() != std::slice::from_ref(&nodes) || found.texts("checkpoints") != inputs || !same_path {

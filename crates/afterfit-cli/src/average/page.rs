@@ -5,6 +5,7 @@ use std::path::Path;
 
 use afterfit::Status;
 use afterfit::checkpoint::Series;
+use afterfit::files::text::shown_path;
 use anyhow::Result;
 
 use super::plan::Planned;
@@ -41,7 +42,7 @@ pub(super) fn write(
         .collect();
     let worst = planned.iter().map(|plan| plan.status).max_by_key(|status| status.standing);
     let status: Status = worst.unwrap_or(planned[0].status);
-    let inputs: Vec<String> = args.inputs.iter().map(|input| input.display().to_string()).collect();
+    let inputs: Vec<String> = args.inputs.iter().map(|input| shown_path(input)).collect();
     let without = ["-o", "--output", "--report", "--l2", "--eval", "--best", "--keep", "--format"];
     let flags = ["--json", "--force", "--skip-existing", "-q", "--quiet"];
     let command = report::command(line, &without, &flags, "--l2 {l2} -o model.safetensors");

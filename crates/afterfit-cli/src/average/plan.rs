@@ -67,7 +67,7 @@ pub(crate) struct StrengthArgs {
     #[arg(long, value_name = "STEP", value_delimiter = ',')]
     iterate: Vec<u64>,
     /// Weights by hand: a file with one number for each checkpoint; negative ones are allowed.
-    #[arg(long, value_name = "FILE")]
+    #[arg(value_parser = crate::place::input(), long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// Which of the two answers (default: regularized for --l2, normalized for --ratio).
     #[arg(long, value_enum)]
@@ -311,7 +311,7 @@ fn read_weights(file: &PathBuf) -> Result<Vec<f64>> {
         let what = if details.is_file() { "too large" } else { "no regular file" };
         return Err(Advice::error(format!("{} is {what}", name()), "a list of weights has one number a checkpoint"));
     }
-    let text = std::fs::read_to_string(file).with_context(name)?;
+    let text = String::from_utf8(afterfit::files::read(file)?).with_context(name)?;
     let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
     words
         .map(|word| {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use afterfit::Reason;
 use afterfit::checkpoint::{Provenance, RatesFrom, Report, Series, Treatment, number, sidecars};
-use afterfit::files::text::shown;
+use afterfit::files::text::{shown, shown_path};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -181,7 +181,7 @@ pub(super) fn listing(
     }
     let (report, removed, baseline) = (done.report, done.judged.removed, done.judged.baseline);
     let scored = baseline.is_some();
-    let width = planned.iter().map(|plan| plan.path.display().to_string().chars().count()).max().unwrap_or(0).max(6);
+    let width = planned.iter().map(|plan| shown_path(&plan.path).chars().count()).max().unwrap_or(0).max(6);
     let _ = writeln!(
         out,
         "\n{:>kinds$} {:>10}  {:>9}  {:>9}{}  output",
@@ -210,7 +210,7 @@ pub(super) fn listing(
             (.., true) => "  (removed)",
             _ => "",
         };
-        let path = plan.path.display().to_string();
+        let path = shown_path(&plan.path);
         let _ = writeln!(out, "  {path:<width$}{mark}", width = if mark.is_empty() { 0 } else { width });
     }
     if args.dry_run {

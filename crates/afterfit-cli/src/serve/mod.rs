@@ -23,6 +23,7 @@ use cache::Cache;
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A dial, from `afterfit average --dial`, `afterfit fit --dial` or a training loop.
+    #[arg(value_parser = crate::place::local())]
     dial: PathBuf,
     /// Command that scores a model, with {} in the place of its file or folder; the last number it prints is the score.
     #[arg(long, value_name = "CMD")]

@@ -3,7 +3,6 @@
 //! Both store their arrays unpacked as a rule, so numbers are read straight from the archive. Packed entries are
 //! unpacked once into a temporary file, no further than a bound on their size.
 
-use std::fs::File;
 use std::io::{BufReader, Read, Seek, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,7 +12,7 @@ use zip::{CompressionMethod, ZipArchive};
 use super::{Checkpoint, CheckpointError, DataFile, Result, broken, formats, malformed, npz, pack, torch};
 use crate::files::FileError;
 use crate::files::checksum::Checked;
-use crate::files::source::write_at;
+use crate::files::source::{Input, write_at};
 use crate::files::text::shown;
 
 /// Unpacked bytes are bounded by this and [`MOST_RATIO`] times the archive: weights hardly pack at all.
@@ -32,7 +31,7 @@ pub(super) struct Archive<'a, R> {
     /// Where in its file it begins.
     start: u64,
     pub(super) length: u64,
-    unpacked: Option<Arc<File>>,
+    unpacked: Option<Arc<Input>>,
     unpacked_bytes: u64,
     /// Entries that lie in the archive as they are: their checksums are added up when they are read.
     pub(super) checked: Vec<Checked>,
@@ -40,17 +39,18 @@ pub(super) struct Archive<'a, R> {
 
 /// Where entries are unpacked: one unnamed file for all archives open at a time (hundreds of them would be too many), gone with
 /// the last of them. With it, how much of it is taken.
-static SCRATCH: Mutex<(Weak<File>, u64)> = Mutex::new((Weak::new(), 0));
+static SCRATCH: Mutex<(Weak<Input>, u64)> = Mutex::new((Weak::new(), 0));
 
 /// Writes into a file from a place on.
 struct WriteFrom<'a> {
-    file: &'a File,
+    file: &'a Input,
     position: u64,
 }
 
 impl Write for WriteFrom<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        write_at(self.file, bytes, self.position)?;
+        let Input::File(file) = self.file else { return Err(std::io::ErrorKind::Unsupported.into()) };
+        write_at(file, bytes, self.position)?;
         self.position += bytes.len() as u64;
         Ok(bytes.len())
     }
@@ -144,7 +144,7 @@ impl<'a, R: Read + Seek> Archive<'a, R> {
         let target = match scratch.0.upgrade() {
             Some(file) => file,
             None => {
-                let file = Arc::new(tempfile::tempfile().map_err(|error| broken(&error))?);
+                let file = Arc::new(Input::File(tempfile::tempfile().map_err(|error| broken(&error))?));
                 *scratch = (Arc::downgrade(&file), 0);
                 file
             }
@@ -176,9 +176,9 @@ fn unread(path: &Path, name: &str, error: &dyn std::fmt::Display) -> CheckpointE
 }
 
 /// Opens a PyTorch or numpy archive.
-pub(super) fn open(path: &Path, file: File, key: Option<&str>) -> Result<Checkpoint> {
-    let length = file.metadata().map_err(|source| FileError::Io { path: path.into(), source })?.len();
-    let second = file.try_clone().map_err(|source| FileError::Io { path: path.into(), source })?;
+pub(super) fn open(path: &Path, file: Input, key: Option<&str>) -> Result<Checkpoint> {
+    let length = file.length().map_err(|source| FileError::Io { path: path.into(), source })?;
+    let second = file.again().map_err(|source| FileError::Io { path: path.into(), source })?;
     let mut archive = Archive::new(path, BufReader::new(second), length)?;
     // Our own outputs say how they were made in an entry, or in the archive's comment.
     let entry = archive.names().into_iter().find(|name| name.ends_with(&format!("/{}", pack::RECORD)));

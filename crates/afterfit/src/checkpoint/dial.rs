@@ -21,6 +21,7 @@ use crate::dial::{Beside, DialDraft, DialFile, Part};
 use crate::error::Result;
 use crate::files::atomic::Existing;
 use crate::files::dial_file::{Copy, dtype_of};
+use crate::files::text::by_url;
 
 /// What a dial of checkpoints is made with.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +100,7 @@ impl Series {
             rows.push(Row { weights, absolute: false, path: path.into() });
         }
         let tracker = tracker.resume(groups.paths().to_vec(), masses)?;
-        let inputs: Vec<String> = self.paths.iter().map(|path| path.display().to_string()).collect();
+        let inputs: Vec<String> = self.paths.iter().map(|path| by_url(&path.to_string_lossy()).into_owned()).collect();
         let mut source = serde_json::json!({ "checkpoints": inputs, "steps": kept, "remarks": remarks, "made_from": self.made_from() });
         if !self.parts.is_empty() {
             // Models read off the dial are laid out like the last checkpoint, with its small files beside them.
@@ -108,7 +109,7 @@ impl Series {
                 self.tensors.iter().zip(&self.file_of).map(|(tensor, &file)| (tensor.name.as_str(), file)).collect();
             source["files"] = serde_json::json!(files);
             let home = self.home.as_ref().and_then(|home| home.canonicalize().ok());
-            source["home"] = serde_json::json!(home.map(|home| home.display().to_string()));
+            source["home"] = serde_json::json!(home.map(|home| by_url(&home.to_string_lossy()).into_owned()));
         }
         if let Some(doubt) = doubt {
             source["doubt"] = serde_json::json!(doubt);

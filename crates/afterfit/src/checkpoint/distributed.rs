@@ -156,7 +156,7 @@ impl List {
             return Err(broken(folder, format!("there is no {METADATA}: the checkpoint was never completed")));
         }
         let file = open_plain(&path)?;
-        let length = file.metadata().map_err(FileError::io(&path))?.len();
+        let length = file.length().map_err(FileError::io(&path))?;
         // Every chunk it lists has its own archive of a thousand bytes and more.
         let size = |name: &String| std::fs::metadata(folder.join(name)).map_or(0, |details| details.len());
         let data = super::folder::names(folder)?.iter().filter(|name| name.ends_with(ENDING)).map(size).sum::<u64>();
@@ -282,7 +282,7 @@ impl<'a> Chunks<'a> {
             return Err(broken(self.folder, format!("{} is missing, which {METADATA} tells of", shown(name))));
         }
         let opened = open_plain(&path)?;
-        let length = opened.metadata().map_err(FileError::io(&path))?.len();
+        let length = opened.length().map_err(FileError::io(&path))?;
         let mut file = DataFile::new(&path, opened);
         if self.files.len() >= most_open() {
             DataFile::close(std::slice::from_mut(&mut file));

@@ -14,7 +14,7 @@ use super::output::Layout;
 use super::series::{Series, Treatment};
 use super::stream::{Copier, Row};
 use super::{CheckpointError, FileError, Result, Tensor, number};
-use crate::files::source::write_at;
+use crate::files::source::{read_whole, write_at};
 
 /// The adapters' configuration, as peft names it.
 const CONFIG: &str = "adapter_config.json";
@@ -114,7 +114,7 @@ impl Series {
     /// Makes sure that every adapter scales its product alike; says what a new rank makes of the configuration.
     fn require_configs(&self, rank: Option<usize>) -> Result<Option<(usize, f64)>> {
         let read =
-            |path: &Path| -> Option<Value> { serde_json::from_slice(&std::fs::read(path.join(CONFIG)).ok()?).ok() };
+            |path: &Path| -> Option<Value> { serde_json::from_slice(&read_whole(&path.join(CONFIG)).ok()?).ok() };
         let scaling = |config: &Value| {
             ["r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern"].map(|key| config[key].clone())
         };

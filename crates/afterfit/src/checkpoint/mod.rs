@@ -98,7 +98,7 @@ use place::Place;
 
 use crate::files::FileError;
 use crate::files::safetensors::read_header;
-use crate::files::source::{DataFile, open_plain};
+use crate::files::source::{DataFile, Input, open_plain};
 use crate::files::text::{sentence, shown, shown_path};
 
 /// Checkpoints that cannot be read, matched or written.
@@ -515,8 +515,8 @@ fn broken(path: &Path, reason: impl Into<String>) -> CheckpointError {
 }
 
 /// Opens a single safetensors file.
-fn open_safetensors(path: &Path, mut file: std::fs::File) -> Result<Checkpoint> {
-    let length = file.metadata().map_err(FileError::io(path))?.len();
+fn open_safetensors(path: &Path, mut file: Input) -> Result<Checkpoint> {
+    let length = file.length().map_err(FileError::io(path))?;
     let header = read_header(path, &mut std::io::BufReader::new(&mut file), length)?;
     let tensors = header.tensors.into_iter().map(|(name, info)| {
         let offset = header.data_start + info.data_offsets.0 as u64;

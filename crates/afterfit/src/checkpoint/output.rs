@@ -22,6 +22,7 @@ use crate::files::FileError;
 use crate::files::atomic::{Draft, Existing, FolderDraft, make_folders_of};
 use crate::files::safetensors::header_bytes;
 use crate::files::source::{most_written, write_at};
+use crate::files::text::by_url;
 
 /// What a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -139,7 +140,7 @@ impl Record<'_> {
                 [weights] => serde_json::json!(weights),
                 several => serde_json::json!(several),
             },
-            "inputs": self.inputs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
+            "inputs": self.inputs.iter().map(|path| by_url(&path.to_string_lossy()).into_owned()).collect::<Vec<_>>(),
             "steps": self.steps,
             "rates": self.rates,
             "dtype": self.dtype.map_or_else(|| "as the inputs".to_owned(), number::name),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::folder::{SINGLE, index_of, may_hold_weights, names};
 use super::{Checkpoint, DataFile, Result, Tensor, distributed, formats, malformed, sharded};
 use crate::files::FileError;
-use crate::files::source::{most_open, open_plain};
+use crate::files::source::{most_open, open_plain, read_whole};
 use crate::files::text::shown;
 
 /// An index is a list of names; this is far more.
@@ -70,7 +70,7 @@ pub(super) fn components(folder: &Path, inside: &[String]) -> Vec<String> {
     let json = |name: &str| -> Option<serde_json::Value> {
         let path = folder.join(name);
         let small = inside.iter().any(|inside| inside == name) && path.metadata().is_ok_and(|d| d.len() < 1 << 20);
-        small.then(|| serde_json::from_slice(&std::fs::read(path).ok()?).ok()).flatten()
+        small.then(|| serde_json::from_slice(&read_whole(&path).ok()?).ok()).flatten()
     };
     let mut listed: Vec<String> = match (json("modules.json"), json("model_index.json")) {
         (Some(serde_json::Value::Array(modules)), _) => {
@@ -238,7 +238,7 @@ struct Index {
 fn open_index(folder: &Path, name: &str, key: Option<&str>) -> Result<(Checkpoint, Vec<String>)> {
     let path = folder.join(name);
     let file = open_plain(&path)?;
-    let length = file.metadata().map_err(|source| FileError::Io { path: path.clone(), source })?.len();
+    let length = file.length().map_err(|source| FileError::Io { path: path.clone(), source })?;
     if length > MOST_INDEX {
         return Err(malformed(&path, format!("an index of {length} bytes: at most {MOST_INDEX} are read")));
     }

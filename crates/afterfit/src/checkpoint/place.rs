@@ -354,7 +354,7 @@ mod tests {
         }
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&bytes).unwrap();
-        let files = vec![DataFile::new(file.path(), file.reopen().unwrap())];
+        let files = vec![DataFile::new(file.path(), crate::files::source::Input::File(file.reopen().unwrap()))];
         (boxes, files)
     }
 

@@ -1,7 +1,6 @@
 //! What a checkpoint's pickle and the files beside it say about the training: counters, optimizers, schedulers, logged rates.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
@@ -14,6 +13,7 @@ use super::scheduler::{Rule, Scheduler, timm_settings, transformers_settings};
 use super::torch::{Described, scalar, tensor};
 use super::training::{GroupState, Settings, Training};
 use super::{Checkpoint, distributed, open_plain, unpickle};
+use crate::files::source::Input;
 
 /// Entries looked at for all that is said about training.
 const MOST_VISITS: usize = 4_000_000;
@@ -361,7 +361,7 @@ fn counted(value: f64) -> Option<u64> {
 }
 
 fn trainer_state(path: &Path) -> Option<TrainerState> {
-    let file = open_plain(path).ok().filter(|file| file.metadata().is_ok_and(|details| details.len() <= MOST_STATE))?;
+    let file = open_plain(path).ok().filter(|file| file.length().is_ok_and(|length| length <= MOST_STATE))?;
     let mut text = String::new();
     BufReader::new(file).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok().or_else(|| {
@@ -415,9 +415,9 @@ fn transformers_optimizer(pickle: &Pickle) -> Option<GroupState> {
 }
 
 /// A file of `torch.save` since 1.6: its archive, the folder in it, its pickle.
-fn zipped(path: &Path) -> Option<(Archive<'_, BufReader<File>>, String, Pickle)> {
+fn zipped(path: &Path) -> Option<(Archive<'_, BufReader<Input>>, String, Pickle)> {
     let file = open_plain(path).ok()?;
-    let length = file.metadata().ok()?.len();
+    let length = file.length().ok()?;
     let mut archive = Archive::new(path, BufReader::new(file), length).ok()?;
     let name = archive.names().into_iter().find(|name| name.ends_with("data.pkl"))?;
     let (pickle, _) = unpickle::read(BufReader::new(archive.reader(&name).ok()?), length).ok()?;

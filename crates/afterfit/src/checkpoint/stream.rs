@@ -123,9 +123,15 @@ impl Pass<'_> {
             .map(|sequence| self.rows.chunks(HELD).map(|rows| by_source(rows, sequence)).collect())
             .collect();
         // Jobs are numbered through all tensors; `firsts` says where each tensor's begin.
-        let mut firsts = Vec::with_capacity(self.sums.len() + 1);
+        // (In the order they lie in the files: object stores are read from front to back.)
+        let mut sums: Vec<&Sum<'_>> = self.sums.iter().collect();
+        sums.sort_by_key(|sum| {
+            let spot = sum.places.last().map(|place| place.spot_of(&sum.tensor.shape, 0));
+            spot.map(|spot| (spot.file, spot.offset))
+        });
+        let mut firsts = Vec::with_capacity(sums.len() + 1);
         let mut jobs = 0;
-        for sum in self.sums {
+        for sum in &sums {
             firsts.push(jobs);
             jobs += sum.tensor.len().div_ceil(chunk as u64);
         }
@@ -144,10 +150,9 @@ impl Pass<'_> {
                 }
                 let at = firsts.partition_point(|&first| first <= job) - 1;
                 let start = (job - firsts[at]) * chunk as u64;
-                let count = (self.sums[at].tensor.len() - start).min(chunk as u64) as usize;
-                if let Err(error) =
-                    worker.sum(self, &self.sums[at], start, count, &weights[self.sums[at].sequence], &mut seen)
-                {
+                let sum = sums[at];
+                let count = (sum.tensor.len() - start).min(chunk as u64) as usize;
+                if let Err(error) = worker.sum(self, sum, start, count, &weights[sum.sequence], &mut seen) {
                     stop.store(true, Ordering::Relaxed);
                     *outcome.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Err(error);
                     return;
@@ -302,6 +307,10 @@ impl Worker {
             false => self.narrow.resize(group * padded, 0.0),
         }
         let bytes = count * number::size(dtype).unwrap_or(1) as usize;
+        for (files, place) in pass.files.iter().zip(&sum.places).skip(first).take(group) {
+            let spot = place.spot_of(&sum.tensor.shape, start);
+            files[spot.file as usize].will_read(spot.offset);
+        }
         for k in 0..group {
             // Padding counts as not having moved.
             match is_wide {

@@ -1,7 +1,6 @@
 //! PyTorch checkpoints: the zip format of `torch.save` since 1.6 and the stream of pickles before it.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -18,6 +17,7 @@ use super::{
     quantized, unpickle,
 };
 use crate::files::FileError;
+use crate::files::source;
 
 /// A tensor as the pickle describes it.
 pub(super) struct Described {
@@ -355,10 +355,10 @@ const LEGACY_MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 
 
 /// The old format: pickles for a magic number, a version, the machine, the object and its storage keys, one after the
 /// other; then each storage as a count and its numbers.
-pub(super) fn open_legacy(path: &Path, file: File, key: Option<&str>) -> Result<Checkpoint> {
+pub(super) fn open_legacy(path: &Path, mut file: source::Input, key: Option<&str>) -> Result<Checkpoint> {
     let io = |source| FileError::Io { path: path.into(), source };
-    let length = file.metadata().map_err(io)?.len();
-    let mut reader = BufReader::new(&file);
+    let length = file.length().map_err(io)?;
+    let mut reader = BufReader::new(&mut file);
     let mut position = 0;
     let mut next = || -> Result<Pickle> {
         let (pickle, bytes) = unpickle::read(&mut reader, length).map_err(|error| unread(path, &error))?;

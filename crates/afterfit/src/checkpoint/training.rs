@@ -287,8 +287,7 @@ fn read_table(path: &Path) -> Result<(Vec<(u64, f64)>, bool)> {
         .has_headers(false)
         .delimiter(delimiter)
         .trim(csv::Trim::All)
-        .from_path(path)
-        .map_err(|error| refuse(error.to_string()))?;
+        .from_reader(super::open_plain(path)?);
     let (mut columns, mut in_steps) = ((0, vec![1]), false);
     let mut breaks: Vec<(u64, f64)> = Vec::new();
     for (line, record) in reader.records().enumerate() {

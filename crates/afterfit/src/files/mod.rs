@@ -9,16 +9,27 @@ pub(crate) mod npy;
 pub mod number;
 pub mod safetensors;
 pub(crate) mod source;
+#[cfg(feature = "stores")]
+pub mod stores;
 mod temporary;
 pub mod text;
 
 use std::path::{Path, PathBuf};
 
-pub use source::Stamp;
+pub use source::{Stamp, read_whole as read};
 
 use thiserror::Error;
 
 use text::{sentence, shown, shown_path};
+
+/// Whether what is written here is sent to an object store afterwards.
+#[cfg(feature = "checkpoints")]
+pub(crate) fn is_in_store(path: &Path) -> bool {
+    #[cfg(feature = "stores")]
+    return stores::is_mirrored(path);
+    #[cfg(not(feature = "stores"))]
+    return path.as_os_str().is_empty();
+}
 
 /// A file that cannot be read or written.
 #[derive(Debug, Error)]

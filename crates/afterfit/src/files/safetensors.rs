@@ -238,7 +238,7 @@ impl Reader {
     /// Opens a file and checks that its header describes exactly the bytes there are.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut file = open_plain(path)?;
-        let length = file.metadata().map_err(FileError::io(path))?.len();
+        let length = file.length().map_err(FileError::io(path))?;
         let header = read_header(path, &mut BufReader::new(&mut file), length)?;
         let names = header.tensors.iter().enumerate();
         let index = names.map(|(at, (name, _))| (name.clone(), at)).collect();

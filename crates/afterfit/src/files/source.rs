@@ -1,6 +1,7 @@
 //! Reading and writing at an offset.
 
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,8 +24,12 @@ impl Stamp {
         std::fs::metadata(path).map(|details| Self::from_details(&details)).map_err(FileError::io(path))
     }
 
-    fn of_file(file: &File) -> Option<Self> {
-        file.metadata().ok().map(|details| Self::from_details(&details))
+    fn of_input(input: &Input) -> Option<Self> {
+        match input {
+            Input::File(file) => file.metadata().ok().map(|details| Self::from_details(&details)),
+            #[cfg(feature = "stores")]
+            Input::Object(cursor) => Some(cursor.object().stamp()),
+        }
     }
 
     fn from_details(details: &std::fs::Metadata) -> Self {
@@ -43,6 +48,63 @@ impl Stamp {
     }
 }
 
+/// What is read: a file, or the object of a store that a file stands for.
+#[derive(Debug)]
+pub(crate) enum Input {
+    File(File),
+    #[cfg(feature = "stores")]
+    Object(super::stores::Cursor),
+}
+
+impl Input {
+    /// Its bytes.
+    pub(crate) fn length(&self) -> std::io::Result<u64> {
+        match self {
+            Self::File(file) => Ok(file.metadata()?.len()),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => Ok(cursor.object().stamp().bytes),
+        }
+    }
+
+    /// The same once more. (Two of a file share their place in it.)
+    pub(crate) fn again(&self) -> std::io::Result<Self> {
+        match self {
+            Self::File(file) => Ok(Self::File(file.try_clone()?)),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => Ok(Self::Object(cursor.clone())),
+        }
+    }
+
+    /// Fills `bytes` from `offset` on, wherever its place is.
+    pub(crate) fn read_at(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+        match self {
+            Self::File(file) => read_at(file, bytes, offset),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => cursor.object().read_at(bytes, offset),
+        }
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::File(file) => file.read(bytes),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => cursor.read(bytes),
+        }
+    }
+}
+
+impl Seek for Input {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        match self {
+            Self::File(file) => file.seek(to),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => cursor.seek(to),
+        }
+    }
+}
+
 /// A file numbers are read from.
 #[derive(Debug, Clone)]
 pub(crate) struct DataFile {
@@ -50,20 +112,22 @@ pub(crate) struct DataFile {
     /// As it was when it was opened; not of temporary files.
     stamp: Option<Stamp>,
     /// Closed where there are too many to keep open.
-    file: Option<Arc<File>>,
+    file: Option<Arc<Input>>,
     /// Stretches that have a checksum, from front to back.
     #[cfg(feature = "checkpoints")]
     checked: Arc<[Checked]>,
 }
 
 impl DataFile {
-    pub(crate) fn new(path: &Path, file: File) -> Self {
+    pub(crate) fn new(path: &Path, file: Input) -> Self {
         // A first hint: whoever opens a checkpoint will read it from front to back.
         #[cfg(target_os = "linux")]
-        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Sequential);
+        if let Input::File(file) = &file {
+            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Sequential);
+        }
         Self {
             path: path.into(),
-            stamp: Stamp::of_file(&file),
+            stamp: Stamp::of_input(&file),
             file: Some(Arc::new(file)),
             #[cfg(feature = "checkpoints")]
             checked: Arc::new([]),
@@ -80,7 +144,7 @@ impl DataFile {
 
     /// A temporary file that others read, too; `path` is what it was made from.
     #[cfg(feature = "checkpoints")]
-    pub(crate) fn shared(path: &Path, file: Arc<File>) -> Self {
+    pub(crate) fn shared(path: &Path, file: Arc<Input>) -> Self {
         Self { path: path.into(), stamp: None, file: Some(file), checked: Arc::new([]) }
     }
 
@@ -116,7 +180,7 @@ impl DataFile {
     #[cfg(feature = "checkpoints")]
     pub(crate) fn require_unchanged(&self) -> Result<(), FileError> {
         match &self.file {
-            Some(file) => self.require(Stamp::of_file(file)),
+            Some(file) => self.require(Stamp::of_input(file)),
             // (Every read made sure of it; gone since then, it was whole when it was read.)
             None => self.require(Stamp::of(&self.path).ok()),
         }
@@ -138,6 +202,15 @@ impl DataFile {
             entry.add(bytes, offset).map_err(|reason| FileError::malformed(&self.path, reason))?;
         }
         Ok(())
+    }
+
+    /// Says that this place is about to be read: where reading takes time, it can begin.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn will_read(&self, _offset: u64) {
+        #[cfg(feature = "stores")]
+        if let Some(Input::Object(cursor)) = self.file.as_deref() {
+            cursor.object().will_read(_offset);
+        }
     }
 
     /// The same for many small pieces here and there: their checksums wait for [`Self::require_whole`].
@@ -175,14 +248,17 @@ impl DataFile {
 
     fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<(), FileError> {
         let read = match &self.file {
-            Some(file) => read_at(file, bytes, offset),
+            Some(file) => file.read_at(bytes, offset),
             None => {
                 let file = open_plain(&self.path)?;
-                self.require(Stamp::of_file(&file))?;
-                read_at(&file, bytes, offset)
+                self.require(Stamp::of_input(&file))?;
+                file.read_at(bytes, offset)
             }
         };
         read.map_err(|error| match error.kind() {
+            std::io::ErrorKind::StaleNetworkFileHandle => {
+                FileError::Changed { path: self.path.clone(), reason: error.to_string() }
+            }
             // (It had these bytes when it was opened.)
             std::io::ErrorKind::UnexpectedEof => FileError::Changed {
                 path: self.path.clone(),
@@ -251,11 +327,22 @@ pub(crate) fn most_written() -> usize {
 const FILES_IN_USE: usize = 24;
 
 /// Opens a file that must be a plain one: a FIFO or a device would block or never end.
-pub(crate) fn open_plain(path: &Path) -> Result<File, FileError> {
+pub(crate) fn open_plain(path: &Path) -> Result<Input, FileError> {
+    #[cfg(feature = "stores")]
+    if let Some(object) = super::stores::object_of(path) {
+        return Ok(Input::Object(super::stores::Cursor::new(object)));
+    }
     if !std::fs::metadata(path).map_err(FileError::io(path))?.is_file() {
         return Err(FileError::malformed(path, "not a regular file"));
     }
-    File::open(path).map_err(FileError::io(path))
+    File::open(path).map(Input::File).map_err(FileError::io(path))
+}
+
+/// All of a small file, or of the object that it stands for.
+pub fn read_whole(path: &Path) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    open_plain(path)?.read_to_end(&mut bytes).map_err(FileError::io(path))?;
+    Ok(bytes)
 }
 
 #[cfg(unix)]

@@ -53,16 +53,28 @@ pub fn shown(name: &str) -> Cow<'_, str> {
 /// thousand characters.
 #[must_use]
 pub fn sentence(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(MOST_SENTENCE) {
-        None => plain(text, &[]),
-        Some((end, _)) => Cow::Owned(format!("{}…", plain(&text[..end], &[]))),
+    let text = by_url(text);
+    match (text.char_indices().nth(MOST_SENTENCE), text) {
+        (None, Cow::Borrowed(text)) => plain(text, &[]),
+        (None, Cow::Owned(text)) => Cow::Owned(plain(&text, &[]).into_owned()),
+        (Some((end, _)), text) => Cow::Owned(format!("{}…", plain(&text[..end], &[]))),
     }
 }
 
-/// A file's place, on one line and without control characters. Not cut: someone has to find it.
+/// A file's place, on one line and without control characters; a URL where the file stands for an object. Not cut: someone
+/// has to find it.
 #[must_use]
 pub fn shown_path(path: &Path) -> String {
-    plain(&path.to_string_lossy(), &[]).into_owned()
+    plain(&by_url(&path.to_string_lossy()), &[]).into_owned()
+}
+
+/// Text in which what stands for an object of a store is named by its URL.
+#[must_use]
+pub fn by_url(text: &str) -> Cow<'_, str> {
+    #[cfg(feature = "stores")]
+    return super::stores::by_url(text);
+    #[cfg(not(feature = "stores"))]
+    Cow::Borrowed(text)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use npyz::{DType, NpyFile, Order, TypeChar};
 
 use super::budget::{Budget, from_io};
 use super::{Column, Matrix, Source, TableError, Target, Values, dense, malformed};
+use crate::files::source::{Input, open_plain};
 use crate::files::{FileError, npy};
 
 /// An array in row-major order.
@@ -153,8 +154,8 @@ impl Array {
 /// The one array of a `.npy` file.
 fn whole_file(path: &Path, budget: &Budget) -> Result<Array, TableError> {
     let io = |source| FileError::Io { path: path.into(), source };
-    let file = std::fs::File::open(path).map_err(io)?;
-    let length = file.metadata().map_err(io)?.len();
+    let file = open_plain(path)?;
+    let length = file.length().map_err(io)?;
     let mut reader = std::io::BufReader::with_capacity(1 << 18, file);
     let (header, start) = npy::header(&mut reader).map_err(|reason| malformed(path, reason))?;
     let left = length.saturating_sub(start as u64);
@@ -177,14 +178,14 @@ pub(super) fn npy(path: &Path, target: Option<&str>, budget: &Budget) -> Result<
 /// The named arrays of a `.npz` file.
 struct Archive<'a> {
     path: &'a Path,
-    zip: zip::ZipArchive<std::io::BufReader<std::fs::File>>,
+    zip: zip::ZipArchive<std::io::BufReader<Input>>,
     names: Vec<String>,
     budget: &'a Budget,
 }
 
 impl<'a> Archive<'a> {
     fn open(path: &'a Path, budget: &'a Budget) -> Result<Self, TableError> {
-        let file = std::fs::File::open(path).map_err(|source| FileError::Io { path: path.into(), source })?;
+        let file = open_plain(path)?;
         let zip =
             zip::ZipArchive::new(std::io::BufReader::new(file)).map_err(|error| Self::unreadable(path, &error))?;
         let names = zip.file_names().flatten().filter_map(|name| array_name_from_file_name(&name).map(str::to_owned));

@@ -34,6 +34,7 @@ pub use recipe::{ColumnRecipe, Missing, Recipe, Unseen};
 pub use stream::{Block, Stream};
 
 use crate::files::FileError;
+use crate::files::source::open_plain;
 use crate::files::text::shown;
 use crate::objective::{DataError, Dense, Element, Features};
 use budget::Budget;
@@ -463,7 +464,7 @@ fn dense<T: Element>(path: &Path, rows: usize, columns: usize, values: Vec<T>) -
 
 /// Opens a file, unpacking it when its name ends in `.gz`; every byte that comes of it counts.
 fn open(path: &Path, budget: &Budget) -> Result<Box<dyn Read + Send>, TableError> {
-    let file = std::fs::File::open(path).map_err(FileError::io(path))?;
+    let file = open_plain(path)?;
     let packed = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"));
     let buffered = BufReader::with_capacity(1 << 18, file);
     Ok(if packed {

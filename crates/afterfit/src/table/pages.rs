@@ -3,7 +3,6 @@
 //! The parquet crate sets memory aside for what headers claim, descends into schemas without end, and panics on what it did not
 //! expect; here is what it may be given.
 
-use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -15,12 +14,13 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use super::budget::Budget;
 use super::thrift::Thrift;
 use super::{TableError, malformed, show};
+use crate::files::source::Input;
 
 /// Numbers and texts; nothing a table needs is longer.
 const LONGEST_FIXED: i32 = 64;
 
 /// Checks the footer: a schema of one level, with as many columns as it says.
-pub(super) fn check_footer(path: &Path, file: &mut File, length: u64) -> Result<(), TableError> {
+pub(super) fn check_footer(path: &Path, file: &mut Input, length: u64) -> Result<(), TableError> {
     let refuse = |what: String| malformed(path, format!("not a readable Parquet file: {what}"));
     let io = |error: std::io::Error| refuse(format!("its footer is broken ({error})"));
     let mut end = [0; 8];
@@ -70,7 +70,7 @@ pub(super) fn check_footer(path: &Path, file: &mut File, length: u64) -> Result<
 /// Walks through the pages of every column in use, and counts what they unpack to.
 pub(super) fn check_pages(
     path: &Path,
-    file: File,
+    file: Input,
     length: u64,
     metadata: &ParquetMetaData,
     used: &[bool],
@@ -119,7 +119,7 @@ impl From<std::io::Error> for Walk {
 
 /// The memory that reading one column chunk takes at once.
 fn walk(
-    file: &mut BufReader<File>,
+    file: &mut BufReader<Input>,
     length: u64,
     column: &ColumnChunkMetaData,
     rows: u64,

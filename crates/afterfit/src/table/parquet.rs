@@ -1,16 +1,17 @@
 //! Parquet, a batch of rows at a time, column by column: numbers, and texts (dates and moments in ISO form, as in a CSV).
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::io::{BufReader, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parquet::basic::{ConvertedType, LogicalType, Repetition, TimeUnit, Type as Physical};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::DataType;
 use parquet::errors::Result as ParquetResult;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::schema::types::ColumnDescriptor;
 
 use super::budget::Budget;
@@ -18,6 +19,7 @@ use super::frame::is_missing;
 use super::pages::{Checked, check_footer, check_pages};
 use super::{TableError, date, malformed, show};
 use crate::files::FileError;
+use crate::files::source::{Input, open_plain};
 
 /// Rows read at a time, and numbers.
 const ROWS: usize = 4096;
@@ -84,7 +86,7 @@ impl Kind {
 /// A Parquet file being read.
 pub(super) struct Parquet {
     path: PathBuf,
-    reader: SerializedFileReader<File>,
+    reader: SerializedFileReader<Input>,
     kinds: Vec<Kind>,
     used: Vec<bool>,
     budget: Budget,
@@ -103,6 +105,28 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> ParquetResult<T>) -> Result<T,
     }
 }
 
+impl Length for Input {
+    fn len(&self) -> u64 {
+        self.length().unwrap_or_default()
+    }
+}
+
+impl ChunkReader for Input {
+    type T = BufReader<Self>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
+        let mut reader = self.again()?;
+        reader.seek(SeekFrom::Start(start))?;
+        Ok(BufReader::new(reader))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let mut bytes = vec![0; length];
+        self.read_at(&mut bytes, start)?;
+        Ok(bytes.into())
+    }
+}
+
 impl Parquet {
     /// Opens a file: its columns' names, and a reader of those that are wanted.
     pub(super) fn open(
@@ -111,10 +135,10 @@ impl Parquet {
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<(Vec<String>, Self), TableError> {
         let io = FileError::io(path);
-        let mut file = File::open(path).map_err(&io)?;
-        let length = file.metadata().map_err(&io)?.len();
+        let mut file = open_plain(path)?;
+        let length = file.length().map_err(&io)?;
         check_footer(path, &mut file, length)?;
-        let pages = file.try_clone().map_err(&io)?;
+        let pages = file.again().map_err(&io)?;
         let reader = guarded(path, || SerializedFileReader::new(file))?;
         let schema = reader.metadata().file_metadata().schema_descr_ptr();
         let lists = schema

@@ -1,0 +1,509 @@
+//! Object stores: `s3://`, `gs://`, `az://` and `https://` wherever a path is taken.
+//!
+//! **A store is a folder whose files are read from elsewhere.** What a command names is listed once and laid out in a temporary
+//! folder, the *mirror*: every object is an empty file of its name, length and time, and no bytes. So whatever asks for names, sizes and
+//! folders (which files are a checkpoint, which is which step, what is beside them) works as on a disk, and only
+//! [`open_plain`](super::source::open_plain) knows the difference: it finds an [`Object`] in the place of a file. Outputs are
+//! written into the mirror under their names, and what is new in it is sent when all is done.
+
+mod object;
+mod upload;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures_util::TryStreamExt;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig};
+use tempfile::TempDir;
+use thiserror::Error;
+
+use super::temporary::{self, Registered};
+use super::text::sentence;
+pub(crate) use object::{Cursor, Object};
+
+/// Stores by the beginning of their URLs.
+const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "http"];
+/// Objects below what one argument names.
+const MOST_OBJECTS: usize = 100_000;
+/// A request that has not ended by then is sent again.
+const REQUEST: Duration = Duration::from_secs(120);
+/// A store that still fails then has failed.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// What goes wrong with a store.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// It is none that is known, or says too much.
+    #[error("{url}: {reason}")]
+    Url {
+        /// As it was given, without what must not be shown.
+        url: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The store refused, or cannot be reached.
+    #[error("{url}: {reason}")]
+    Store {
+        /// Of what.
+        url: String,
+        /// In its words.
+        reason: String,
+    },
+    /// The folder for the mirror cannot be made.
+    #[error("a temporary folder for the store's names: {0}")]
+    Mirror(std::io::Error),
+}
+
+/// The URL that a path is, if it is one. (Python's paths have one slash where there were two.)
+#[must_use]
+pub fn url_of(path: &Path) -> Option<String> {
+    let (scheme, rest) = path.to_str()?.split_once(":/")?;
+    SCHEMES.contains(&scheme).then(|| format!("{scheme}://{}", rest.strip_prefix('/').unwrap_or(rest)))
+}
+
+/// A URL taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    scheme: String,
+    /// Bucket, container or host.
+    bucket: String,
+    key: String,
+}
+
+impl Place {
+    fn parse(url: &str) -> Result<Self, StoreError> {
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+        // Without what may be a password: it must not be shown.
+        let shown = || {
+            let plain = |text: &str| text.split(['?', '#']).next().unwrap_or_default().to_owned();
+            let host = bucket.rsplit_once('@').map_or(bucket, |(_, host)| host);
+            plain(&format!("{scheme}://{host}/{key}"))
+        };
+        let error = |reason: &str| Err(StoreError::Url { url: sentence(&shown()).into_owned(), reason: reason.into() });
+        if bucket.is_empty() {
+            return error("no bucket is named: s3://BUCKET/NAME");
+        }
+        let is_azure = scheme.starts_with("ab") || scheme.starts_with("az");
+        if bucket.contains('@') && (!is_azure || bucket.contains(':'))
+            || bucket.contains(['?', '#'])
+            || rest.contains('?')
+        {
+            return error(
+                "a URL with a password or a signature in it would end up in records and histories: give credentials by the usual variables (AWS_ACCESS_KEY_ID, …)",
+            );
+        }
+        if key.split('/').any(|part| part == ".." || part == ".") {
+            return error("names of objects have no . or .. in them");
+        }
+        Ok(Self { scheme: scheme.into(), bucket: bucket.into(), key: key.trim_matches('/').into() })
+    }
+
+    fn url(&self) -> String {
+        format!("{}://{}/{}", self.scheme, self.bucket, self.key)
+    }
+
+    /// Where it is in a mirror.
+    fn within(&self, mirror: &Path) -> PathBuf {
+        let mut path = mirror.join(&self.scheme);
+        path.push(&self.bucket);
+        path.extend(self.key.split('/').filter(|part| !part.is_empty()));
+        path
+    }
+
+    /// With its last part replaced by nothing.
+    fn parent(&self) -> Self {
+        let key = self.key.rsplit_once('/').map_or("", |(above, _)| above);
+        Self { key: key.into(), ..self.clone() }
+    }
+
+    /// The part in front of the first pattern.
+    fn plain(&self) -> Self {
+        let parts = self.key.split('/').take_while(|part| !part.contains(['*', '?', '[']));
+        Self { key: parts.collect::<Vec<_>>().join("/"), ..self.clone() }
+    }
+
+    /// A client, with what the usual variables say.
+    fn open(&self) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        static OPEN: Mutex<BTreeMap<String, Arc<dyn ObjectStore>>> = Mutex::new(BTreeMap::new());
+        let name = format!("{}://{}", self.scheme, self.bucket);
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = open.get(&name) {
+            return Ok(store.clone());
+        }
+        let retry = RetryConfig { max_retries: 8, retry_timeout: GIVE_UP, ..RetryConfig::default() };
+        let client = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(Duration::from_secs(10));
+        // (TLS by ring: nothing but a C compiler is needed to build it.)
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let made = match self.scheme.as_str() {
+            "s3" | "s3a" => {
+                let mut builder = AmazonS3Builder::from_env().with_bucket_name(&self.bucket).with_retry(retry);
+                // (A store of one's own is often spoken to without TLS.)
+                let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+                let endpoint = endpoint.into_iter().find_map(|name| std::env::var(name).ok());
+                let plain = endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+                builder = builder.with_client_options(client.with_allow_http(plain));
+                if let Some(endpoint) = endpoint {
+                    builder = builder.with_endpoint(endpoint);
+                }
+                builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+            }
+            "gs" => GoogleCloudStorageBuilder::from_env()
+                .with_bucket_name(&self.bucket)
+                .with_retry(retry)
+                .with_client_options(client)
+                .build()
+                .map(|store| Arc::new(store) as _),
+            "https" | "http" => HttpBuilder::new()
+                .with_url(&name)
+                .with_retry(retry)
+                .with_client_options(client.with_allow_http(self.scheme == "http"))
+                .build()
+                .map(|store| Arc::new(store) as _),
+            _ => MicrosoftAzureBuilder::from_env()
+                .with_url(&name)
+                .with_retry(retry)
+                .with_client_options(client)
+                .build()
+                .map(|store| Arc::new(store) as _),
+        };
+        let store = made.map_err(|error| self.refused(&error))?;
+        open.insert(name, store.clone());
+        Ok(store)
+    }
+
+    fn refused(&self, error: &object_store::Error) -> StoreError {
+        StoreError::Store { url: self.url(), reason: in_words(error) }
+    }
+
+    /// Objects of this name, directly in its folder, and below it.
+    fn list(&self) -> Result<Vec<ObjectMeta>, StoreError> {
+        let store = self.open()?;
+        let key =
+            Key::parse(&self.key).map_err(|error| StoreError::Url { url: self.url(), reason: error.to_string() })?;
+        let refused = |error| self.refused(&error);
+        let missing = |error: &object_store::Error| matches!(error, object_store::Error::NotFound { .. });
+        wait(async {
+            let mut found = Vec::new();
+            if !self.key.is_empty() {
+                match store.head(&key).await {
+                    Ok(object) => found.push(object),
+                    Err(error) if missing(&error) => {}
+                    Err(error) => return Err(refused(error)),
+                }
+            }
+            // A web server has no listings.
+            if self.scheme.starts_with("http") {
+                return Ok(found);
+            }
+            let mut below = store.list(Some(&key));
+            while let Some(object) = below.try_next().await.map_err(refused)? {
+                found.push(object);
+                if found.len() > MOST_OBJECTS {
+                    let reason = format!("more than {MOST_OBJECTS} objects are below this name: name one further down");
+                    return Err(StoreError::Store { url: self.url(), reason });
+                }
+            }
+            // What lies beside an object says which step it is of.
+            if found.len() == 1 && found[0].location == key && !self.key.is_empty() {
+                let folder = Key::from(self.parent().key);
+                let beside = store.list_with_delimiter(Some(&folder)).await.map_err(refused)?;
+                found.extend(beside.objects.into_iter().filter(|object| object.location != key).take(MOST_OBJECTS));
+            }
+            Ok(found)
+        })
+    }
+}
+
+/// An error of a store in a line; its own text may quote a page of a server's answer.
+fn in_words(error: &object_store::Error) -> String {
+    use object_store::Error as E;
+    let cause = |error: &dyn std::error::Error| {
+        let mut last = error.to_string();
+        let mut next = error.source();
+        while let Some(inner) = next {
+            last = inner.to_string();
+            next = inner.source();
+        }
+        sentence(&last).into_owned()
+    };
+    match error {
+        E::NotFound { .. } => "there is no such object or bucket".into(),
+        E::PermissionDenied { .. } => "the store refuses access with these credentials".into(),
+        E::Unauthenticated { .. } => {
+            "the store asks for credentials: set the usual variables (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, …)"
+                .into()
+        }
+        E::Generic { source, .. } if source.to_string().contains("NoSuchBucket") => "there is no such bucket".into(),
+        E::Generic { source, .. } => {
+            let (text, cause) = (sentence(&source.to_string()).into_owned(), cause(&**source));
+            if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+        }
+        other => sentence(&other.to_string()).into_owned(),
+    }
+}
+
+/// Where requests run.
+fn runtime() -> &'static tokio::runtime::Runtime {
+    static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let made = builder.worker_threads(2).thread_name("afterfit-store").enable_all().build();
+        #[expect(clippy::expect_used, reason = "a process that cannot start two threads cannot go on")]
+        made.expect("threads for requests")
+    })
+}
+
+fn wait<F: Future>(work: F) -> F::Output {
+    runtime().block_on(work)
+}
+
+/// Mirrors in use, and the objects that their files stand for.
+#[derive(Debug, Default)]
+struct Known {
+    mirrors: Vec<PathBuf>,
+    objects: BTreeMap<PathBuf, Arc<Object>>,
+}
+
+fn known() -> MutexGuard<'static, Known> {
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether any mirror was ever made: nearly always not, and nobody has to ask further.
+static USED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+fn is_used() -> bool {
+    USED.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+/// The object that a file stands for.
+pub(super) fn object_of(path: &Path) -> Option<Arc<Object>> {
+    if !is_used() {
+        return None;
+    }
+    known().objects.get(path).cloned()
+}
+
+/// Whether a path is one of a mirror.
+pub(super) fn is_mirrored(path: &Path) -> bool {
+    is_used() && known().mirrors.iter().any(|mirror| path.starts_with(mirror))
+}
+
+/// Text in which places in a mirror are named by what they stand for.
+#[must_use]
+pub fn by_url(text: &str) -> std::borrow::Cow<'_, str> {
+    let mut shown = std::borrow::Cow::Borrowed(text);
+    if is_used() {
+        for mirror in &known().mirrors {
+            let mirror = mirror.to_string_lossy();
+            if shown.contains(&*mirror) {
+                let mut text = shown.into_owned();
+                for scheme in SCHEMES {
+                    text = text.replace(&format!("{mirror}/{scheme}/"), &format!("{scheme}://"));
+                }
+                shown = std::borrow::Cow::Owned(text);
+            }
+        }
+    }
+    shown
+}
+
+thread_local! {
+    /// What this thread's command named, before it begins.
+    static NAMED: RefCell<Option<Session>> = const { RefCell::new(None) };
+}
+
+/// What a command reads from stores and writes to them.
+#[derive(Debug, Default)]
+pub struct Session {
+    mirror: Option<(TempDir, Registered)>,
+    /// The first URL that is none.
+    refused: Option<StoreError>,
+    inputs: Vec<Place>,
+    outputs: Vec<Place>,
+    /// What is laid out for the outputs: it was there before.
+    before: BTreeMap<PathBuf, (Key, SystemTime)>,
+}
+
+/// A URL among a command's inputs, as the file or folder it will be once [`Session::lay_out`] was called, which also says
+/// what is wrong with it.
+#[must_use]
+pub fn input(url: &str) -> PathBuf {
+    name(url, |session| &mut session.inputs)
+}
+
+/// A URL among a command's outputs: where to write it, once [`Session::lay_out`] was called.
+#[must_use]
+pub fn output(url: &str) -> PathBuf {
+    name(url, |session| &mut session.outputs)
+}
+
+/// A file, or what stands for an object as long as the session lasts.
+pub fn at_hand(path: PathBuf) -> Result<(PathBuf, Option<Session>), StoreError> {
+    at_place(path, input)
+}
+
+/// Where to write a file, or what is sent when its session is told to.
+pub fn on_its_way(path: PathBuf) -> Result<(PathBuf, Option<Session>), StoreError> {
+    at_place(path, output)
+}
+
+fn at_place(path: PathBuf, named: impl FnOnce(&str) -> PathBuf) -> Result<(PathBuf, Option<Session>), StoreError> {
+    let Some(url) = url_of(&path) else { return Ok((path, None)) };
+    let path = named(&url);
+    let mut session = Session::take();
+    if let Some(session) = &mut session {
+        session.lay_out()?;
+    }
+    Ok((path, session))
+}
+
+fn name(url: &str, list: impl FnOnce(&mut Session) -> &mut Vec<Place>) -> PathBuf {
+    NAMED.with_borrow_mut(|named| {
+        let session = named.get_or_insert_default();
+        let known = Place::parse(url).and_then(|place| Ok((place.within(session.mirror()?), place)));
+        match known {
+            Ok((path, place)) => {
+                let places = list(session);
+                if !places.contains(&place) {
+                    places.push(place);
+                }
+                // (A folder by its name, as on a disk.)
+                if url.ends_with('/') { path.join("") } else { path }
+            }
+            Err(error) => {
+                session.refused.get_or_insert(error);
+                PathBuf::new()
+            }
+        }
+    })
+}
+
+impl Session {
+    /// The folder that stands for stores, made when it is first asked for.
+    fn mirror(&mut self) -> Result<&Path, StoreError> {
+        if self.mirror.is_none() {
+            // (Its real name: others compare it with those of files.)
+            let home = std::env::temp_dir().canonicalize().map_err(StoreError::Mirror)?;
+            let (folder, _, registered) = temporary::folder(&home).map_err(StoreError::Mirror)?;
+            USED.store(true, std::sync::atomic::Ordering::Relaxed);
+            known().mirrors.push(folder.path().into());
+            self.mirror = Some((folder, registered));
+        }
+        Ok(self.root())
+    }
+
+    fn root(&self) -> &Path {
+        self.mirror.as_ref().map_or(Path::new(""), |(folder, _)| folder.path())
+    }
+
+    /// What this thread named so far, if anything.
+    #[must_use]
+    pub fn take() -> Option<Self> {
+        NAMED.take()
+    }
+
+    /// Lists what was named, so that it can be found.
+    pub fn lay_out(&mut self) -> Result<(), StoreError> {
+        if let Some(error) = self.refused.take() {
+            return Err(error);
+        }
+        for place in self.inputs.clone() {
+            let listed = place.plain();
+            let found = listed.list()?;
+            self.stand_in(&listed, &found)?;
+        }
+        for place in self.outputs.clone() {
+            let above = place.within(self.root());
+            std::fs::create_dir_all(above.parent().unwrap_or(&above)).map_err(StoreError::Mirror)?;
+            let found = place.list()?;
+            self.stand_in(&place, &found)?;
+            let root = place.within(self.root());
+            for object in &found {
+                let path = Place { key: object.location.to_string(), ..place.clone() }.within(self.root());
+                if path.starts_with(&root)
+                    && let Ok(modified) = path.metadata().and_then(|details| details.modified())
+                {
+                    self.before.insert(path, (object.location.clone(), modified));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Empty files for objects.
+    fn stand_in(&self, place: &Place, found: &[ObjectMeta]) -> Result<(), StoreError> {
+        let store = place.open()?;
+        for object in found {
+            let key = object.location.to_string();
+            // (A name that ends in a slash is how some tools make a folder.)
+            let is_folder = found
+                .iter()
+                .any(|other| other.location.as_ref().strip_prefix(&*key).is_some_and(|rest| rest.starts_with('/')));
+            let path = Place { key, ..place.clone() }.within(self.root());
+            if path.exists() {
+                continue;
+            }
+            let made = || {
+                if is_folder {
+                    return std::fs::create_dir_all(&path);
+                }
+                std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
+                let file = File::create(&path)?;
+                file.set_len(object.size)?;
+                file.set_modified(object.last_modified.into())
+            };
+            made().map_err(StoreError::Mirror)?;
+            if !is_folder {
+                known().objects.insert(path, Arc::new(Object::new(store.clone(), object)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let Some((mirror, _)) = &self.mirror else { return };
+        let mut known = known();
+        let mirror = mirror.path();
+        // (The mirror keeps its name: errors may still tell of what was in it.)
+        known.objects.retain(|path, _| !path.starts_with(mirror));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart_and_secrets_are_refused_unseen() {
+        let place = Place::parse("s3://bucket/run/step-1/").unwrap();
+        assert_eq!((place.bucket.as_str(), place.key.as_str()), ("bucket", "run/step-1"));
+        assert_eq!(place.within(Path::new("/m")), Path::new("/m/s3/bucket/run/step-1"));
+        assert_eq!(Place::parse("s3://b/run/*/model.pt").unwrap().plain().key, "run");
+        for url in
+            ["https://host/x.pt?X-Amz-Signature=hush", "s3://key:hush@bucket/x", "abfss://container:hush@account/x"]
+        {
+            let error = Place::parse(url).unwrap_err().to_string();
+            assert!(!error.contains("hush") && error.contains("credentials"), "{error}");
+        }
+        assert!(Place::parse("abfss://container@account/x").is_ok());
+        assert!(Place::parse("s3:///x").is_err() && Place::parse("s3://b/a/../b").is_err());
+        let url = |text: &str| url_of(Path::new(text));
+        assert_eq!(url("gs:/b/x"), Some("gs://b/x".into()));
+        assert_eq!((url("C:/b"), url("./s3://x"), url("gs://b/x")), (None, None, Some("gs://b/x".into())));
+    }
+}

@@ -1,0 +1,390 @@
+"""A real S3 server on loopback (moto) as judge of object stores: the same answers as from a disk, also where requests fail.
+
+`make test-heavy` runs it as `python tests/stores.py PATH_TO_AFTERFIT`. Prints `N passed, N failed`.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import boto3
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from moto.server import DomainDispatcherApplication, create_backend_app
+from safetensors.numpy import load_file, save_file
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+import runner
+
+AFTERFIT = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else None
+SECRET = "hush-f5b1c0d2"
+STEPS = [10, 20, 30, 40, 50]
+
+
+# ------------------------------------------------------------------ the server, and what goes wrong on the way to it
+
+
+class Faults:
+    """Between the command and the store: `fault(method, path, count)` says what becomes of a request."""
+
+    def __init__(self):
+        self.app, self.fault, self.seen, self.lock = DomainDispatcherApplication(create_backend_app), None, [], threading.Lock()
+
+    def __call__(self, environ, start):
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        with self.lock:
+            self.seen.append((method, path, environ.get("HTTP_RANGE")))
+            count = len(self.seen)
+        what = self.fault and self.fault(method, path, count)
+        if callable(what):
+            what = what()
+        if what == "busy":
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start("503 Slow Down", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>"]
+        if what == "slow":
+            time.sleep(0.3)
+        answer = self.app(environ, start)
+        if what == "cut":
+            bytes = b"".join(answer)
+            return iter([bytes[: len(bytes) // 2]])  # less than its Content-Length says, then the connection ends
+        return answer
+
+
+class Quiet(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_request(self, *_):
+        pass
+
+    def log(self, *_):
+        pass
+
+
+FAULTS = Faults()
+SERVER = make_server("127.0.0.1", 0, FAULTS, threaded=True, request_handler=Quiet)
+threading.Thread(target=SERVER.serve_forever, daemon=True).start()
+URL = f"http://127.0.0.1:{SERVER.port}"
+VARIABLES = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": URL}
+S3 = boto3.client("s3", endpoint_url=URL, aws_access_key_id="key", aws_secret_access_key="other", region_name="us-east-1")
+
+
+def run(*arguments, fails=False, cwd=None, **more):
+    # (The peak is this machine's; a store has no more to say about it.)
+    done = subprocess.run(
+        [AFTERFIT, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, env={**os.environ, **VARIABLES, **more}
+    )
+    said = done.stdout + done.stderr
+    assert (done.returncode != 0) == fails, said
+    assert SECRET not in said and ".afterfit-" not in said, said
+    assert not list(Path(tempfile.gettempdir()).glob(".afterfit-*")), "a mirror is left over"
+    return done.stderr if fails else done.stdout
+
+
+def bucket():
+    name = f"b{time.monotonic_ns()}"
+    S3.create_bucket(Bucket=name)
+    return name
+
+
+def send(folder, name, prefix=""):
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file():
+            S3.upload_file(str(path), name, f"{prefix}{path.relative_to(folder)}")
+
+
+def keys(name, prefix=""):
+    found = S3.list_objects_v2(Bucket=name, Prefix=prefix).get("Contents", [])
+    return [object["Key"] for object in found]
+
+
+def fetch(name, key, folder):
+    path = Path(folder) / Path(key).name
+    S3.download_file(name, key, str(path))
+    content = path.read_bytes()
+    assert SECRET.encode() not in content
+    assert b"/.afterfit-" not in content, content[content.index(b"/.afterfit-") - 200 :][:400]
+    return path
+
+
+def weights(step, size=70_001):
+    generator = np.random.default_rng(step)
+    return {"layer.weight": generator.standard_normal((size // 7, 7), np.float32), "layer.bias": generator.standard_normal(7, np.float32)}
+
+
+def checkpoints(folder, size=70_001):
+    for step in STEPS:
+        save_file(weights(step, size), folder / f"step-{step}.safetensors")
+
+
+def same(a, b):
+    a, b = load_file(a), load_file(b)
+    return a.keys() == b.keys() and all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+L2 = ["--l2", "0.01,1", "--rate", "0.1"]
+
+
+def here(folder, source, *arguments):
+    """What the disk gives."""
+    run("average", source, "-o", folder / "expected", *arguments)
+    return folder / "expected"
+
+
+# ------------------------------------------------------------------ checks
+
+
+def averages_are_those_of_a_disk_bit_for_bit(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run")
+    send(folder / "run", name, "deep/run/")
+    expected = here(folder, folder / "run", *L2)
+    for source in [f"s3://{name}/deep/run", f"s3://{name}/deep/run/", f"s3://{name}/deep/run/step-*.safetensors"]:
+        out = f"s3://{name}/out{time.monotonic_ns()}"
+        said = json.loads(run("average", source, "-o", out, *L2, "--json"))
+        assert [row["path"] for row in said["outputs"]] == [f"{out}/l2-{l2}.safetensors" for l2 in ("0.01", "1")], said
+        assert said["inputs"][0]["path"] == f"s3://{name}/deep/run/step-10.safetensors", said["inputs"][0]
+        for l2 in ("0.01", "1"):
+            found = fetch(name, f"{out.split('/')[-1]}/l2-{l2}.safetensors", folder)
+            assert same(found, expected / f"l2-{l2}.safetensors")
+            assert f"s3://{name}/deep/run/step-10.safetensors".encode() in found.read_bytes()[:5000]
+    # From a store to a disk, and one alone.
+    run("average", f"s3://{name}/deep/run", "-o", folder / "one.safetensors", "--l2", "1", "--rate", "0.1")
+    assert same(folder / "one.safetensors", expected / "l2-1.safetensors")
+    assert "step-30" in run("inspect", f"s3://{name}/deep/run/step-30.safetensors")
+
+
+def every_format_is_read_from_a_store(folder):
+    name = bucket()
+    (folder / "pt").mkdir()
+    (folder / "hf").mkdir()
+    (folder / "dcp").mkdir()
+    for step in STEPS:
+        state = {key: torch.from_numpy(value) for key, value in weights(step).items()}
+        group = {"lr": 0.1, "momentum": 0.0, "params": [0, 1]}
+        torch.save({"model": state, "optimizer": {"state": {}, "param_groups": [group]}, "global_step": step}, folder / "pt" / f"ckpt_{step}.pt")
+        part = folder / "hf" / f"checkpoint-{step}"
+        part.mkdir()
+        shards = {"layer.weight": "model-00001-of-00002.safetensors", "layer.bias": "model-00002-of-00002.safetensors"}
+        for key, file in shards.items():
+            save_file({key: weights(step)[key]}, part / file)
+        (part / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
+        (part / "config.json").write_text('{"hidden": 7}')
+        history = [{"step": at, "learning_rate": 0.1} for at in range(1, step + 1)]
+        (part / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": history}))
+        dcp.save(state, checkpoint_id=folder / "dcp" / f"step-{step}", no_dist=True)
+    for kind, more in [("pt", []), ("hf", ["--optimizer", "sgd"]), ("dcp", ["--rate", "0.1"])]:
+        send(folder / kind, name, f"{kind}/")
+        expected = folder / f"expected-{kind}"
+        arguments = ["--l2", "0.1", "--uniform", *more, "--format", "safetensors"]
+        run("average", folder / kind, "-o", f"{expected}/", *arguments)
+        run("average", f"s3://{name}/{kind}", "-o", f"s3://{name}/out-{kind}/", *arguments)
+        made = sorted(str(path.relative_to(expected)) for path in expected.rglob("*") if path.is_file())
+        assert [key.removeprefix(f"out-{kind}/") for key in keys(name, f"out-{kind}/")] == made, (keys(name, f"out-{kind}/"), made)
+        for file in made:
+            found = fetch(name, f"out-{kind}/{file}", folder)
+            if file.endswith(".safetensors"):
+                assert same(found, expected / file), (kind, file)
+            else:
+                assert found.read_bytes() == (expected / file).read_bytes(), (kind, file)
+
+
+def dials_and_tables_live_in_stores(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run")
+    send(folder / "run", name, "run/")
+    run("average", folder / "run", "-o", folder / "run.dial", "--dial", "1e-3..1", "--rate", "0.1")
+    run("average", f"s3://{name}/run", "-o", f"s3://{name}/run.dial", "--dial", "1e-3..1", "--rate", "0.1")
+    run("dial", "read", folder / "run.dial", "--l2", "0.05", "-o", folder / "read.safetensors")
+    run("dial", "read", f"s3://{name}/run.dial", "--l2", "0.05", "-o", f"s3://{name}/read.safetensors")
+    (folder / "there").mkdir()
+    assert same(fetch(name, "read.safetensors", folder / "there"), folder / "read.safetensors")
+    assert "nodes" in run("dial", "info", f"s3://{name}/run.dial")
+
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((3000, 6))
+    y = x @ generator.standard_normal(6) + generator.standard_normal(3000)
+    columns = {**{f"x{i}": x[:, i] for i in range(6)}, "y": y}
+    pa.parquet.write_table(pa.table(columns), folder / "table.parquet")
+    np.savetxt(folder / "table.csv", np.column_stack([x, y]), delimiter=",", header=",".join(columns), comments="")
+    for file in ["table.parquet", "table.csv"]:
+        S3.upload_file(str(folder / file), name, file)
+        run("fit", folder / file, "--target", "y", "-o", folder / "model.safetensors", "--force", "--seed", "1")
+        run("fit", f"s3://{name}/{file}", "--target", "y", "-o", f"s3://{name}/model.safetensors", "--force", "--seed", "1", "--report", f"s3://{name}/report.html")
+        ours = run("predict", f"s3://{name}/model.safetensors", f"s3://{name}/{file}")
+        assert ours == run("predict", folder / "model.safetensors", folder / file)
+        assert b"<html" in fetch(name, "report.html", folder).read_bytes()
+
+
+def busy_stores_cut_connections_and_slow_ones_change_nothing(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run", 3_500_000)
+    send(folder / "run", name, "run/")
+    expected = here(folder, folder / "run", *L2)
+    kinds = ["busy", "cut", "slow"]
+    FAULTS.fault = lambda method, path, count: kinds[count // 3 % 3] if method in ("GET", "PUT") and path.endswith("safetensors") and count % 3 == 0 and (method, kinds[count // 3 % 3]) != ("PUT", "cut") else None
+    try:
+        run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2)
+    finally:
+        FAULTS.fault = None
+    for l2 in ("0.01", "1"):
+        assert same(fetch(name, f"out/l2-{l2}.safetensors", folder), expected / f"l2-{l2}.safetensors")
+
+
+def what_fails_for_good_is_said_and_leaves_nothing(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run")
+    send(folder / "run", name, "run/")
+    FAULTS.fault = lambda method, path, count: "busy" if method == "GET" and path.endswith("step-30.safetensors") else None
+    try:
+        said = run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2, fails=True)
+        assert f"s3://{name}/run/step-30.safetensors" in said and "503" in said, said
+        assert keys(name, "out") == []
+        # The second output cannot be sent: the first does not appear either.
+        FAULTS.fault = lambda method, path, count: "busy" if method == "PUT" and path.endswith("l2-1.safetensors") else None
+        said = run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2, fails=True)
+        assert f"s3://{name}/out/l2-1.safetensors" in said, said
+    finally:
+        FAULTS.fault = None
+    assert keys(name, "out") == [] and not S3.list_multipart_uploads(Bucket=name).get("Uploads"), S3.list_multipart_uploads(Bucket=name)
+    said = run("average", f"s3://{name}/nothing", "-o", folder / "out", *L2, fails=True)
+    assert f"s3://{name}/nothing" in said, said
+    said = run("average", "s3://no-such-bucket-anywhere/run", "-o", folder / "out", *L2, fails=True)
+    assert "s3://no-such-bucket-anywhere/run" in said and "no such" in said, said
+    said = run("average", f"s3://key:{SECRET}@{name}/run", "-o", folder / "out", *L2, fails=True)
+    assert "credentials" in said
+    said = run("average", f"s3://{name}/run", "-o", folder / "out", *L2, fails=True, AWS_ENDPOINT_URL="http://127.0.0.1:9")
+    assert f"s3://{name}/run" in said, said
+    assert not (folder / "out").exists()
+
+
+def an_object_that_is_replaced_during_the_run_is_noticed(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run", 5_600_000)
+    send(folder / "run", name, "run/")
+    path = folder / "run" / "step-30.safetensors"
+
+    def fault(method, at, count):
+        beyond = any(seen[2] and re.match(r"bytes=8388608-", seen[2]) for seen in FAULTS.seen[-1:])
+        if method == "GET" and at.endswith("step-30.safetensors") and beyond:
+            FAULTS.fault = None
+            # (The listing's etag is the old one's.)
+            return lambda: S3.put_object(Bucket=name, Key="run/step-30.safetensors", Body=path.read_bytes()[:-1] + b"x") and None
+        return None
+
+    FAULTS.fault = fault
+    try:
+        said = run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2, fails=True)
+    finally:
+        FAULTS.fault = None
+    assert "step-30.safetensors changed while it was read" in said, said
+    assert keys(name, "out") == []
+
+
+def outputs_in_a_store_are_kept_unless_said_otherwise(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run")
+    send(folder / "run", name, "run/")
+    run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2)
+    said = run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2, fails=True)
+    assert "exists already" in said and f"s3://{name}/out/l2-0.01.safetensors" in said, said
+    before = S3.head_object(Bucket=name, Key="out/l2-1.safetensors")["LastModified"]
+    FAULTS.seen.clear()
+    run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2, "--skip-existing")
+    assert not [seen for seen in FAULTS.seen if seen[0] in ("PUT", "POST", "DELETE")]
+    assert S3.head_object(Bucket=name, Key="out/l2-1.safetensors")["LastModified"] == before
+    run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", "--l2", "0.01,1", "--rate", "0.2", "--force")
+    run("average", folder / "run", "-o", folder / "expected", "--l2", "0.01,1", "--rate", "0.2")
+    assert same(fetch(name, "out/l2-1.safetensors", folder), folder / "expected" / "l2-1.safetensors")
+    # Best alone is kept: the others never appear.
+    run("average", f"s3://{name}/run", "-o", f"s3://{name}/best", *L2, "--eval", "echo {} | grep -c l2-1.safe || true", "--best", "max", "--keep", "best")
+    assert keys(name, "best") == ["best/l2-1.safetensors"]
+
+
+def memory_is_a_few_blocks_a_checkpoint_and_requests_are_large(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run", 20_000_001)  # 80 MB each
+    send(folder / "run", name, "run/")
+    FAULTS.seen.clear()
+    # (By way of a small process: a child's peak begins with its parent's, and the server of this one holds all objects.)
+    watch = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=2); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    command = [sys.executable, "-S", "-c", watch, AFTERFIT, "average", f"s3://{name}/run", "-o", folder / "out", *L2]
+    peak = int(subprocess.run(command, env={**os.environ, **VARIABLES}, capture_output=True, text=True, check=True).stdout)
+    assert peak / 1e3 < 32 * len(STEPS) + 64, f"{peak / 1e3:.0f} MB"
+    ranges = [seen[2] for seen in FAULTS.seen if seen[0] == "GET" and seen[2]]
+    sizes = sorted(int(end) - int(start) + 1 for start, end in (found.removeprefix("bytes=").split("-") for found in ranges))
+    # Headers, then blocks: no byte of a block is fetched twice.
+    assert sum(sizes) < 1.05 * sum(path.stat().st_size for path in (folder / "run").iterdir()), sum(sizes)
+    assert sum(size >= 8 << 20 for size in sizes) >= 8 * len(STEPS), sizes
+
+
+def a_web_server_is_read_too(folder):
+    import http.server
+
+    save_file(weights(1), folder / "a-1.safetensors")
+    save_file(weights(2), folder / "a-2.safetensors")
+
+    class Ranged(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.do_GET()
+
+        def do_GET(self):
+            path = folder / Path(self.path).name
+            if not path.is_file():
+                return self.send_error(404)
+            whole, asked = path.read_bytes(), re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            part = whole[int(asked[1]) : int(asked[2]) + 1] if asked else whole
+            self.send_response(206 if asked else 200)
+            if asked:
+                self.send_header("Content-Range", f"bytes {asked[1]}-{int(asked[1]) + len(part) - 1}/{len(whole)}")
+            self.send_header("Content-Length", str(len(part)))
+            self.send_header("Last-Modified", "Thu, 19 Nov 2026 00:00:00 GMT")
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(part)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranged)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    at = f"http://127.0.0.1:{server.server_port}"
+    run("average", f"{at}/x/a-1.safetensors", f"{at}/x/a-2.safetensors", "-o", folder / "mean.safetensors", "--uniform")
+    run("average", folder / "a-1.safetensors", folder / "a-2.safetensors", "-o", folder / "here.safetensors", "--uniform")
+    assert same(folder / "mean.safetensors", folder / "here.safetensors")
+    said = run("average", f"{at}/x/a-1.safetensors", f"{at}/x/b-2.safetensors", "-o", folder / "no", "--uniform", fails=True)
+    assert f"{at}/x/b-2.safetensors" in said, said
+    server.shutdown()
+
+
+CHECKS = [
+    memory_is_a_few_blocks_a_checkpoint_and_requests_are_large,
+    averages_are_those_of_a_disk_bit_for_bit,
+    every_format_is_read_from_a_store,
+    dials_and_tables_live_in_stores,
+    busy_stores_cut_connections_and_slow_ones_change_nothing,
+    what_fails_for_good_is_said_and_leaves_nothing,
+    an_object_that_is_replaced_during_the_run_is_noticed,
+    outputs_in_a_store_are_kept_unless_said_otherwise,
+    a_web_server_is_read_too,
+]
+
+if __name__ == "__main__":
+    runner.run([check for check in CHECKS if len(sys.argv) < 3 or check.__name__ in sys.argv[2:]])
