@@ -84,6 +84,7 @@ test-heavy: $(VENV)/ready $(TORCH_VENV)/ready ## what needs a browser or PyTorch
 	$(TORCH_VENV)/bin/python tests/checkpoints.py target/release/afterfit --torch
 	$(TORCH_VENV)/bin/python tests/weightings.py target/release/afterfit
 	$(TORCH_VENV)/bin/python tests/distributed.py target/release/afterfit
+	$(TORCH_VENV)/bin/python tests/stores.py target/release/afterfit
 	$(TORCH_VENV)/bin/python tests/frameworks.py target/release/afterfit
 	$(MAKE) test-python-heavy
 	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter tests/browser.sh target/release/afterfit jupyter

@@ -18,12 +18,12 @@ use afterfit::{
     Target, Tracker as Scalars, select,
 };
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyIndexError, PyOSError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::{Deserialize, Serialize};
 
-use crate::errors::{CheckpointError, python};
+use crate::errors::{CheckpointError, of_store, python};
 
 /// What an optimizer is called, and its constants: `("heavy-ball", {"momentum": 0.9})`.
 type Named<'py> = (String, Bound<'py, PyDict>);
@@ -750,7 +750,7 @@ impl DialWriter {
         let beside = Beside { tied, other: BTreeMap::from([("source".into(), source)]), ..Beside::default() };
         let (count, sums) = (parts.len(), tracker.scalars.sums());
         let rounding = tracker.rounding(precision)?;
-        let (path, session) = stores::on_its_way(path).map_err(unreached)?;
+        let (path, session) = stores::on_its_way(path).map_err(|error| of_store(&error))?;
         let existing = if replace { Existing::Replace } else { Existing::Keep };
         let draft = DialDraft::create(&path, &tracker.scalars, rounding, parts, &copied, beside).map_err(python)?;
         let draft = draft.existing(existing);
@@ -781,7 +781,7 @@ impl DialWriter {
         let draft = self.draft.take().ok_or_else(|| PyRuntimeError::new_err("this dial is written"))?;
         let bytes = draft.finish(reach).map_err(python)?;
         match self.session.take() {
-            Some(session) => session.send(self.existing, &|_| {}).map_err(unreached),
+            Some(session) => session.send(self.existing, &|_| {}).map_err(|error| of_store(&error)),
             None => Ok(bytes),
         }
     }
@@ -793,11 +793,6 @@ impl DialWriter {
     }
 }
 
-/// An object store that cannot be reached, or refuses.
-fn unreached(error: stores::StoreError) -> PyErr {
-    PyOSError::new_err(error.to_string())
-}
-
 /// A dial in a file, or in an object store.
 #[pyclass(module = "afterfit._afterfit", frozen)]
 pub(crate) struct DialFile(File, #[allow(dead_code)] Option<Session>);
@@ -807,7 +802,7 @@ impl DialFile {
     /// Opens it without reading its vectors.
     #[new]
     fn new(path: PathBuf) -> PyResult<Self> {
-        let (path, session) = stores::at_hand(path).map_err(unreached)?;
+        let (path, session) = stores::at_hand(path).map_err(|error| of_store(&error))?;
         Ok(Self(File::open(&path).map_err(python)?, session))
     }
 

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use afterfit::Error;
 use afterfit::checkpoint::CheckpointError as FileContent;
 use afterfit::files::FileError;
+use afterfit::files::stores::StoreError;
 use afterfit_cli::Failure;
 use pyo3::exceptions::{PyFileExistsError, PyFileNotFoundError, PyOSError, PyPermissionError, PyValueError};
 use pyo3::types::PyAnyMethods;
@@ -31,8 +32,9 @@ pub(crate) fn failure(py: Python<'_>, failure: &Failure) -> PyErr {
         let by_error = cause.downcast_ref().map(|error: &Error| of(error, words()));
         let by_content = || cause.downcast_ref().map(|error: &FileContent| of_content(error, words()));
         let by_file = || cause.downcast_ref().map(|error: &FileError| of_file(error, words()));
+        let by_store = || cause.downcast_ref().map(|error: &StoreError| of_store(error));
         let by_system = || cause.downcast_ref().map(|error: &std::io::Error| of_system(error.kind(), words()));
-        by_error.or_else(by_content).or_else(by_file).or_else(by_system)
+        by_error.or_else(by_content).or_else(by_file).or_else(by_store).or_else(by_system)
     });
     let error = known.unwrap_or_else(|| PyValueError::new_err(words()));
     if let Some(hint) = &failure.hint {
@@ -63,6 +65,14 @@ fn of_file(error: &FileError, words: String) -> PyErr {
         FileError::Io { source, .. } => of_system(source.kind(), words),
         FileError::Appeared { .. } => PyFileExistsError::new_err(words),
         _ => CheckpointError::new_err(words),
+    }
+}
+
+/// A URL that is none is a wrong value; everything else is the store's.
+pub(crate) fn of_store(error: &StoreError) -> PyErr {
+    match error {
+        StoreError::Url { .. } => PyValueError::new_err(error.to_string()),
+        _ => PyOSError::new_err(error.to_string()),
     }
 }
 

@@ -210,8 +210,8 @@ class Output:
 
     Attributes
     ----------
-    path : Path
-        Where.
+    path : Path or str
+        Where; a URL is a str.
     strength : float, list of floats or None
         What it was made with; of a dial, its range.
     scheme : str
@@ -240,7 +240,7 @@ class Output:
         Of a dial: bound on the error of any weight, relative to the largest move of any weight.
     """
 
-    path: Path
+    path: Path | str
     strength: float | list[float] | None = None
     scheme: str = ""
     status: str = ""
@@ -442,6 +442,9 @@ def average_arguments(
 def averages(found: dict[str, Any]) -> Averages:
     """What the command's JSON says."""
     last_checkpoint = found.pop("last_checkpoint", None) or {}
-    outputs = [Output(**{**output, "path": Path(output["path"])}) for output in found.pop("outputs")]
+    outputs = [
+        Output(**{**output, "path": output["path"] if "://" in output["path"] else Path(output["path"])})
+        for output in found.pop("outputs")
+    ]
     found.pop("files", None)
     return Averages(outputs=outputs, last_score=last_checkpoint.get("score"), **found)

@@ -13,13 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet
 import pytest
 import ray
 import ray.data
+from moto.server import ThreadedMotoServer
 from ray.cluster_utils import Cluster
-from safetensors.numpy import save_file
+from safetensors.numpy import load, load_file, save_file
 
 import afterfit
 import afterfit.ray as many
@@ -30,7 +34,23 @@ STORE = 80 * 2**20
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def store() -> Iterator[Any]:
+    """Objects on loopback, in a bucket called runs, which whatever is started from here knows by its variables."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "hush", "AWS_REGION": "us-east-1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (keys | {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}).items():
+            patch.setenv(name, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="runs")
+        yield client
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(store: Any) -> Iterator[Cluster]:
     """Three nodes on this machine: a head, where the driver is and no task goes, and two workers."""
     head = {"object_store_memory": STORE, "include_dashboard": False, "num_cpus": 0}
     cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -60,6 +80,10 @@ def checkpoints(folder: Path, tensors: int = 12, length: int = 40_000) -> Path:
         (home / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
         (home / "config.json").write_text(json.dumps({"model_type": "none", "step": step}))
     return folder
+
+
+def numbers(tensors: dict[str, Any]) -> dict[str, bytes]:
+    return {name: value.tobytes() for name, value in tensors.items()}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -146,6 +170,58 @@ def test_options_and_whole_files(cluster: Cluster, tmp_path: Path, monkeypatch: 
         many.average(tmp_path / "nowhere", tmp_path / "out", uniform=True)
     with pytest.raises(ValueError, match="num_workers is 0"):
         many.average(run, tmp_path / "out", uniform=True, num_workers=0)
+
+
+def test_runs_in_an_object_store(cluster: Cluster, store: Any, tmp_path: Path) -> None:
+    run, settings = checkpoints(tmp_path / "run", 6, 4000), {"ratio": [0.5, 0.9], "shard_size": "20KB"}
+    for path in run.rglob("*"):
+        if path.is_file():
+            store.upload_file(str(path), "runs", str(path.relative_to(tmp_path)))
+    afterfit.average(run, tmp_path / "alone", **settings)
+    found = many.average("s3://runs/run", "s3://runs/out", num_workers=2, **settings)
+    assert [output.path for output in found.outputs] == ["s3://runs/out/ratio-0.5", "s3://runs/out/ratio-0.9"]
+    listed = [found["Key"] for found in store.list_objects_v2(Bucket="runs", Prefix="out/")["Contents"]]
+    assert sorted(key.removeprefix("out/") for key in listed) == sorted(contents(tmp_path / "alone"))
+    for key in listed:
+        there, here = store.get_object(Bucket="runs", Key=key)["Body"].read(), tmp_path / "alone" / key.removeprefix("out/")
+        assert b"hush" not in there
+        if key.endswith(".safetensors"):
+            # (Headers name other inputs.)
+            assert numbers(load(there)) == numbers(load_file(here))
+        else:
+            assert there == here.read_bytes()
+    with pytest.raises(ValueError, match=r"s3://runs/out/ratio-0.5 exists already"):
+        many.average("s3://runs/run", "s3://runs/out", **settings)
+
+
+def test_tables_and_dials_in_an_object_store(cluster: Cluster, store: Any, tmp_path: Path) -> None:
+    columns = table()
+    for part, rows in enumerate(np.array_split(np.arange(900), 3)):
+        pyarrow.parquet.write_table(pa.table({name: value[rows] for name, value in columns.items()}), tmp_path / "part.parquet")
+        store.upload_file(str(tmp_path / "part.parquet"), "runs", f"table/{part}.parquet")
+    address = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://")
+    keys = {"access_key": "key", "secret_key": "hush", "region": "us-east-1"}
+    files = pyarrow.fs.S3FileSystem(endpoint_override=address, scheme="http", **keys)
+    found = many.ridge_path(ray.data.read_parquet("runs/table", filesystem=files), target="y", l2=[0.01, 1.0])
+    near(found.coefs, many.ridge_path(dataset(columns), target="y", l2=[0.01, 1.0]).coefs)
+
+    import torch
+
+    from afterfit.torch import Dial
+
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    dial = Dial(model, optimizer, l2=(1e-2, 1.0))
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3)).square().mean().backward()
+        optimizer.step()
+    dial.save("s3://runs/run.dial")
+    again = Dial.load("s3://runs/run.dial", torch.nn.Linear(3, 1))
+    for name, value in dial.read(0.1).state_dict().items():
+        torch.testing.assert_close(again.read(0.1).state_dict()[name], value, rtol=1e-6, atol=1e-7)
+    with pytest.raises(OSError, match=r"s3://nowhere/run.dial"):
+        Dial.load("s3://nowhere/run.dial", model)
 
 
 def table(rows: int = 900, classes: int = 0) -> dict[str, np.ndarray]:

@@ -397,6 +397,13 @@ impl Session {
             // (Its real name: others compare it with those of files.)
             let home = std::env::temp_dir().canonicalize().map_err(StoreError::Mirror)?;
             let (folder, _, registered) = temporary::folder(&home).map_err(StoreError::Mirror)?;
+            // Outputs lie in it for a while, in a place that is everybody's.
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::PermissionsExt;
+                let own = std::fs::Permissions::from_mode(0o700);
+                std::fs::set_permissions(folder.path(), own).map_err(StoreError::Mirror)?;
+            }
             USED.store(true, std::sync::atomic::Ordering::Relaxed);
             known().mirrors.push(folder.path().into());
             self.mirror = Some((folder, registered));
