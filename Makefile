@@ -10,7 +10,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 # What needs libtorch is built and tested on its own.
 EVERYDAY := --workspace --exclude afterfit-nets
 
-.PHONY: all help docs test-docs demo test wheel test-python test-python-heavy test-heavy web test-web pictures table test-nets nets bench-nets fuzz lint doc deny bench clean
+.PHONY: all help docs test-docs demo test wheel test-python test-python-heavy test-heavy web test-web pictures table test-nets nets bench-nets fuzz lint doc deny bench bench-scale clean
 
 all: lint test ## lint and test
 
@@ -39,6 +39,7 @@ endif
 test-docs: $(VENV)/ready ## documents: links, words, numbers; release files
 	$(PYTHON) tests/docs.py
 	$(PYTHON) tests/words.py
+	$(PYTHON) tests/bench_scale.py --check
 	$(PYTHON) tests/release.py
 
 # The guides as a site, in site/. (--strict: a broken link or anchor is an error.)
@@ -52,9 +53,10 @@ PACKAGE := crates/afterfit-py
 HEAVY := torch|lightning|transformers|jax|widget|ray
 MYPY := --config-file pyproject.toml --cache-dir $(CURDIR)/target/mypy
 INSTALL_WHEEL = bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps target/wheels/*.whl
+PROFILE := dev
 wheel: $(VENV)/ready ## the Python package's wheel, in target/wheels
 	rm -rf target/wheels
-	$(VENV)/bin/maturin build --quiet --manifest-path $(PACKAGE)/Cargo.toml --profile dev --compatibility linux --out target/wheels
+	$(VENV)/bin/maturin build --quiet --manifest-path $(PACKAGE)/Cargo.toml --profile $(PROFILE) --compatibility linux --out target/wheels
 
 test-python: wheel ## the Python package alone
 	$(VENV)/$(INSTALL_WHEEL)
@@ -149,6 +151,7 @@ lint: ## rustfmt, clippy, rustdoc: warnings are errors
 	cargo fmt --check
 	cargo clippy $(EVERYDAY) --all-targets -- -D warnings
 	cargo clippy -p afterfit --no-default-features -- -D warnings
+	cargo clippy -p afterfit --no-default-features --features stores -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(EVERYDAY) --no-deps
 
 doc: ## the library's documentation, opened
@@ -166,6 +169,14 @@ bench: $(VENV)/ready $(TORCH_VENV)/ready $(WEB) ## rewrite BENCHMARKS.md
 	cd web && node frames.js ../target/release/afterfit >> ../BENCHMARKS.md.new
 	$(TORCH_VENV)/bin/python tests/bench_average.py target/release/afterfit >> BENCHMARKS.md.new
 	mv BENCHMARKS.md.new BENCHMARKS.md
+
+# What object stores cost, and what follows for sizes beyond one machine: the numbers of docs/stores.md and docs/scale.md.
+bench-scale: $(VENV)/ready $(TORCH_VENV)/ready ## the numbers of docs/stores.md and docs/scale.md
+	cargo build --release
+	$(MAKE) wheel PROFILE=release
+	$(TORCH_VENV)/$(INSTALL_WHEEL)
+	$(TORCH_VENV)/bin/python tests/bench_stores.py target/release/afterfit
+	$(TORCH_VENV)/bin/python tests/bench_scale.py target/release/afterfit
 
 $(VENV)/ready: tests/requirements.txt
 	python3 -m venv $(VENV)

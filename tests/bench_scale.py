@@ -1,6 +1,6 @@
 """What a core does in a second, measured here, and what follows for sizes that nobody has here: docs/scale.json → docs/scale.md.
 
-python tests/bench_scale.py PATH_TO_AFTERFIT    # measures (the package's environment), stores, writes the page's part
+python tests/bench_scale.py PATH_TO_AFTERFIT    # measures (`make bench-scale`), stores, writes the page's part
 python tests/bench_scale.py                     # writes the page's part from what is stored
 python tests/bench_scale.py --check             # refuses a page that is not what is stored
 """

@@ -1,6 +1,6 @@
 """Object stores beside plain ranged reads of the same bytes, in turns in one run; writes docs/stores.md's part and docs/scale.json.
 
-Run by `make bench` as `python tests/bench_stores.py PATH_TO_AFTERFIT`. The store is a server of its own process that answers ranged requests from
+Run by `make bench-scale` as `python tests/bench_stores.py PATH_TO_AFTERFIT`. The store is a server of its own process that answers ranged requests from
 memory; the peer is what `aws s3 cp` does, ranged requests of 8 MB, ten at a time, and nothing else. Needs torch's environment.
 """
 

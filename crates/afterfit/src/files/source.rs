@@ -67,6 +67,7 @@ impl Input {
     }
 
     /// The same once more. (Two of a file share their place in it.)
+    #[cfg(any(feature = "tables", feature = "checkpoints"))]
     pub(crate) fn again(&self) -> std::io::Result<Self> {
         match self {
             Self::File(file) => Ok(Self::File(file.try_clone()?)),
@@ -122,8 +123,10 @@ impl DataFile {
     pub(crate) fn new(path: &Path, file: Input) -> Self {
         // A first hint: whoever opens a checkpoint will read it from front to back.
         #[cfg(target_os = "linux")]
-        if let Input::File(file) = &file {
-            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Sequential);
+        match &file {
+            Input::File(file) => drop(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Sequential)),
+            #[cfg(feature = "stores")]
+            Input::Object(_) => (),
         }
         Self {
             path: path.into(),

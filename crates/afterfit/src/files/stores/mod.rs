@@ -3,7 +3,7 @@
 //! **A store is a folder whose files are read from elsewhere.** What a command names is listed once and laid out in a temporary
 //! folder, the *mirror*: every object is an empty file of its name, length and time, and no bytes. So whatever asks for names, sizes and
 //! folders (which files are a checkpoint, which is which step, what is beside them) works as on a disk, and only
-//! [`open_plain`](super::source::open_plain) knows the difference: it finds an [`Object`] in the place of a file. Outputs are
+//! [`open_plain`](super::source::open_plain) knows the difference: it finds an object in the place of a file. Outputs are
 //! written into the mirror under their names, and what is new in it is sent when all is done.
 
 mod object;
