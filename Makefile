@@ -151,7 +151,7 @@ lint: ## rustfmt, clippy, rustdoc: warnings are errors
 	cargo fmt --check
 	cargo clippy $(EVERYDAY) --all-targets -- -D warnings
 	cargo clippy -p afterfit --no-default-features -- -D warnings
-	cargo clippy -p afterfit --no-default-features --features stores -- -D warnings
+	for only in tables checkpoints stores; do cargo clippy -p afterfit --no-default-features --features $$only -- -D warnings || exit; done
 	RUSTDOCFLAGS="-D warnings" cargo doc $(EVERYDAY) --no-deps
 
 doc: ## the library's documentation, opened

@@ -49,8 +49,11 @@ struct WriteFrom<'a> {
 
 impl Write for WriteFrom<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let Input::File(file) = self.file else { return Err(std::io::ErrorKind::Unsupported.into()) };
-        write_at(file, bytes, self.position)?;
+        match self.file {
+            Input::File(file) => write_at(file, bytes, self.position)?,
+            #[cfg(feature = "stores")]
+            Input::Object(_) => return Err(std::io::ErrorKind::Unsupported.into()),
+        }
         self.position += bytes.len() as u64;
         Ok(bytes.len())
     }
