@@ -12,6 +12,7 @@ use crate::wait::{Calls, Line, attend};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(main, module)?)?;
+    module.add_function(wrap_pyfunction!(url_of, module)?)?;
     module.add_function(wrap_pyfunction!(call, module)?)
 }
 
@@ -19,6 +20,12 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| afterfit_cli::main(arguments))
+}
+
+/// The URL of an object store that a path is, if it is one.
+#[pyfunction]
+fn url_of(path: std::path::PathBuf) -> Option<String> {
+    afterfit::files::stores::url_of(&path)
 }
 
 /// What the command with these arguments prints.

@@ -719,6 +719,7 @@ impl DialWriter {
     #[pyo3(signature = (path, tracker, *, precision, parts, copied, tied, remarks, replace=true))]
     #[allow(clippy::too_many_arguments)] // Python's keywords
     fn new(
+        py: Python<'_>,
         path: PathBuf,
         tracker: &Tracker,
         precision: &str,
@@ -750,7 +751,7 @@ impl DialWriter {
         let beside = Beside { tied, other: BTreeMap::from([("source".into(), source)]), ..Beside::default() };
         let (count, sums) = (parts.len(), tracker.scalars.sums());
         let rounding = tracker.rounding(precision)?;
-        let (path, session) = stores::on_its_way(path).map_err(|error| of_store(&error))?;
+        let (path, session) = py.detach(|| stores::on_its_way(path)).map_err(|error| of_store(&error))?;
         let existing = if replace { Existing::Replace } else { Existing::Keep };
         let draft = DialDraft::create(&path, &tracker.scalars, rounding, parts, &copied, beside).map_err(python)?;
         let draft = draft.existing(existing);
@@ -777,13 +778,16 @@ impl DialWriter {
     }
 
     /// Completes the file and gives it its name; `reach` is the farthest any weight of each mass sequence moved.
-    fn finish(&mut self, reach: Vec<f64>) -> PyResult<u64> {
+    fn finish(&mut self, py: Python<'_>, reach: Vec<f64>) -> PyResult<u64> {
         let draft = self.draft.take().ok_or_else(|| PyRuntimeError::new_err("this dial is written"))?;
-        let bytes = draft.finish(reach).map_err(python)?;
-        match self.session.take() {
-            Some(session) => session.send(self.existing, &|_| {}).map_err(|error| of_store(&error)),
-            None => Ok(bytes),
-        }
+        let (session, existing) = (self.session.take(), self.existing);
+        py.detach(move || {
+            let bytes = draft.finish(reach).map_err(python)?;
+            match session {
+                Some(session) => session.send(existing, &|_| true).map_err(|error| of_store(&error)),
+                None => Ok(bytes),
+            }
+        })
     }
 }
 
@@ -801,9 +805,11 @@ pub(crate) struct DialFile(File, #[allow(dead_code)] Option<Session>);
 impl DialFile {
     /// Opens it without reading its vectors.
     #[new]
-    fn new(path: PathBuf) -> PyResult<Self> {
-        let (path, session) = stores::at_hand(path).map_err(|error| of_store(&error))?;
-        Ok(Self(File::open(&path).map_err(python)?, session))
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        py.detach(|| {
+            let (path, session) = stores::at_hand(path).map_err(|error| of_store(&error))?;
+            Ok(Self(File::open(&path).map_err(python)?, session))
+        })
     }
 
     /// What it knows besides its sums.
@@ -844,7 +850,7 @@ impl DialFile {
         if part >= self.0.parts.len() || matches!(copy, Copy::Sum(sum) if sum >= sums) {
             return Err(PyIndexError::new_err(format!("tensor {part} of {copy:?}: there are {}", self.0.parts.len())));
         }
-        Ok(self.0.read(copy, part).map_err(python)?.into_pyarray(py))
+        Ok(py.detach(|| self.0.read(copy, part)).map_err(python)?.into_pyarray(py))
     }
 }
 

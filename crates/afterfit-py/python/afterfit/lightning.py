@@ -17,6 +17,7 @@ try:
 except ImportError:  # the package that Lightning was before
     import pytorch_lightning as pl  # type: ignore[no-redef]
 
+from ._afterfit import url_of
 from .torch import Dial
 from .torch.callback import KeepsDial
 
@@ -80,7 +81,8 @@ class DialCallback(KeepsDial, pl.Callback):
             self.dial.close()
             if self.save is not None and (trainer.is_global_zero or self.dial.sharded):
                 file = Path(self.save)
-                file.parent.mkdir(parents=True, exist_ok=True)
+                if url_of(str(file)) is None:
+                    file.parent.mkdir(parents=True, exist_ok=True)
                 dial = self.dial
                 self._unless_diverged(lambda: dial.save(file), str(file))
 

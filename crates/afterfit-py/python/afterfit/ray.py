@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayTaskError
 
 from . import _command
-from ._afterfit import Moments, Rows, call, logistic_apart, strengths
+from ._afterfit import Moments, Rows, call, logistic_apart, strengths, url_of
 from ._command import Averages, PathLike, Strengths
 from ._progress import bar
 
@@ -28,6 +28,8 @@ _Array = npt.NDArray[np.float64]
 
 #: Tasks of a worker: so that the last ones end at about the same time.
 _TASKS_EACH = 4
+#: How often a worker that keeps rows is made again.
+_RESTARTS = 8
 #: Moments that a task adds up.
 _FAN = 8
 #: A Gram matrix of more features takes minutes and gigabytes; `afterfit fit` has the same limit.
@@ -77,8 +79,9 @@ def _run(arguments: list[str], num_cpus: float) -> str:
 def _absolute(path: PathLike) -> str:
     """A path that means the same on every machine that sees the file system."""
     text = os.fspath(path)
-    if "://" in text:
-        return text
+    url = url_of(text)
+    if url is not None:
+        return url
     return os.path.abspath(text) + ("/" if text.endswith("/") else "")
 
 
@@ -503,10 +506,16 @@ class _Keeper:
     ) -> None:
         _limit_threads(num_cpus)
         self.rows = Rows(len(features), len(classes), intercept=intercept)
-        for block in blocks:
-            self.rows.add(*_labeled(ray.get(block), features, target, classes))
+        self.wrong: ValueError | None = None
+        try:
+            for block in blocks:
+                self.rows.add(*_labeled(ray.get(block), features, target, classes))
+        except ValueError as error:  # (Raised here, it would be said to be the actor's death.)
+            self.wrong = error
 
     def sums(self) -> _Array:
+        if self.wrong is not None:
+            raise self.wrong
         return self.rows.sums()
 
     def squares(self, means: _Array) -> float:
@@ -593,7 +602,7 @@ def logistic_path(
     sample = ray.remote(_sample).remote
     parts = _get([sample(b, math.ceil(n * share), chosen, target, classes) for b, n in zip(blocks, sizes, strict=True)])
     x, labels = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-    keeper = ray.remote(num_cpus=num_cpus, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD")(_Keeper)
+    keeper = ray.remote(num_cpus=num_cpus, max_restarts=_RESTARTS, max_task_retries=_RESTARTS, scheduling_strategy="SPREAD")(_Keeper)
     shares = [[blocks[at] for at in share] for share in _shares(sizes, workers)]
     keepers: list[Any] = [keeper.remote(own, chosen, target, classes, fit_intercept, num_cpus) for own in shares]
 
