@@ -25,7 +25,7 @@ const DIGITS: &[u8] = include_bytes!("digits.csv.gz");
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to write the model and the report page; only these two files are replaced.
-    #[arg(long, value_name = "FOLDER", default_value = "afterfit-demo")]
+    #[arg(long, value_name = "FOLDER", default_value = "afterfit-demo", value_parser = crate::place::local())]
     folder: std::path::PathBuf,
 }
 

@@ -100,6 +100,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(&line) {
         Ok(cli) => cli,
         Err(error) => {
+            drop(afterfit::files::stores::Session::take());
             // (Help and the version are not errors, and go to stdout.)
             let _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(2);
@@ -173,7 +174,8 @@ fn run(cli: Cli, host: &mut Host<'_>) -> anyhow::Result<()> {
     // (A task of many that is run again finds what it sent the first time.)
     let forced = said(&["--force", "--files=", "--join"]);
     let quiet = said(&["-q", "--quiet"]);
-    place::between(output::existing(forced), quiet, || dispatch(cli.command, host))
+    let watch = host.watch();
+    place::between(output::existing(forced), quiet, &watch, || dispatch(cli.command, host))
 }
 
 fn dispatch(command: Command, host: &mut Host<'_>) -> anyhow::Result<()> {

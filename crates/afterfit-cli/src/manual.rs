@@ -17,6 +17,7 @@ pub(crate) struct Completions {
 #[derive(clap::Args)]
 pub(crate) struct Man {
     /// The folder to write to, made if it is missing.
+    #[arg(value_parser = crate::place::local())]
     folder: PathBuf,
     /// Replace pages that exist.
     #[arg(long)]

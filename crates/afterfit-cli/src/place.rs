@@ -1,13 +1,15 @@
 //! Paths on the command line: files, folders, and URLs of object stores.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 
 use afterfit::files::atomic::Existing;
 use afterfit::files::stores::{self, Session, url_of};
+use afterfit::watch::Watch;
 use anyhow::Result;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
-use crate::output::{Bytes, progress_bar, say};
+use crate::output::{Bytes, note, progress_bar, say};
 
 /// Something to read.
 pub(crate) fn input() -> impl TypedValueParser<Value = PathBuf> {
@@ -30,28 +32,42 @@ enum Direction {
     Neither,
 }
 
-fn by_url(path: PathBuf, direction: Direction) -> Result<PathBuf, String> {
+/// (Never an error: clap would print what was given, signatures included. What is wrong with it is said when the command begins.)
+fn by_url(path: PathBuf, direction: Direction) -> Result<PathBuf, Infallible> {
     let Some(url) = url_of(&path) else { return Ok(path) };
-    match direction {
-        Direction::In => Ok(stores::input(&url)),
-        Direction::Out => Ok(stores::output(&url)),
-        Direction::Neither => Err("it must be on this machine: copy it here first".into()),
-    }
+    Ok(match direction {
+        Direction::In => stores::input(&url),
+        Direction::Out => stores::output(&url),
+        Direction::Neither => stores::elsewhere(&url),
+    })
 }
 
 /// Runs a command between listing what it reads from object stores and sending what it wrote for them.
-pub(crate) fn between(existing: Existing, quiet: bool, run: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(crate) fn between(existing: Existing, quiet: bool, watch: &Watch, run: impl FnOnce() -> Result<()>) -> Result<()> {
     let Some(mut session) = Session::take() else { return run() };
     session.lay_out()?;
-    run()?;
-    if session.has_outputs() {
-        let bar = progress_bar(session.bytes_to_send(), quiet);
-        let sent = session.send(existing, &|bytes| bar.inc(bytes));
-        bar.finish_and_clear();
-        let bytes = sent?;
-        if !quiet && bytes > 0 {
-            say(&format!("sent {} to the object store", Bytes(bytes)));
+    let done = run();
+    if !session.has_outputs() || watch.stopped() {
+        return done;
+    }
+    // As on a disk, what is complete stays, whatever came after it: an evaluation that failed, a reader that closed its pipe.
+    let bar = progress_bar(session.bytes_to_send(), quiet);
+    let sent = session.send(existing, &|bytes| {
+        bar.inc(bytes);
+        !watch.stopped()
+    });
+    bar.finish_and_clear();
+    match (done, sent) {
+        (done, Ok(bytes)) => {
+            if !quiet && bytes > 0 {
+                say(&format!("sent {} to the object store", Bytes(bytes)));
+            }
+            done
+        }
+        (Ok(()), Err(error)) => Err(error.into()),
+        (Err(error), Err(unsent)) => {
+            note(&unsent.to_string());
+            Err(error)
         }
     }
-    Ok(())
 }

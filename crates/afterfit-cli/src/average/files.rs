@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use afterfit::checkpoint::{Checkpoint, Series, strangers};
+use afterfit::checkpoint::{Checkpoint, Layout, Series, strangers};
 use afterfit::files::atomic::{Existing, FolderDraft};
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -43,7 +43,13 @@ pub(super) fn require_same(plan: &Planned, record: &str) -> Result<()> {
     ))
 }
 
-pub(super) fn require_free(args: &Args, series: &Series, planned: &[Planned], folders: bool) -> Result<()> {
+pub(super) fn require_free(
+    args: &Args,
+    series: &Series,
+    planned: &[Planned],
+    layout: &Layout,
+    folders: bool,
+) -> Result<()> {
     for plan in planned {
         let name = plan.path.display();
         let inputs = series.paths.iter().filter_map(|path| path.canonicalize().ok());
@@ -74,7 +80,7 @@ pub(super) fn require_free(args: &Args, series: &Series, planned: &[Planned], fo
             };
             return Err(Advice::error(format!("{name} is {is}"), "name another"));
         }
-        if folders && is_empty_folder(&plan.path) {
+        if folders && (is_empty_folder(&plan.path) || series.is_gathering(&plan.path, layout)) {
             continue;
         }
         if !args.force && !args.skip_existing {

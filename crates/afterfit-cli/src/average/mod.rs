@@ -237,7 +237,7 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
         }
     }
     if !args.portion.is_some() {
-        require_free(args, &series, &planned, series.writes_folders(&layout))?;
+        require_free(args, &series, &planned, &layout, series.writes_folders(&layout))?;
     }
     page::require(args, &planned, &series)?;
     let mut averages: Vec<Average> = planned
@@ -552,7 +552,7 @@ fn write_dial(
     if args.output.is_dir() {
         return Err(Advice::error(format!("{} is a folder", args.output.display()), "name a file, such as run.dial"));
     }
-    require_free(args, series, &planned[..1], false)?;
+    require_free(args, series, &planned[..1], &Layout::default(), false)?;
     let (bytes, all) = (series.bytes_of_dial(nodes.len()), series.model_bytes() * series.paths.len() as u64);
     if !args.dry_run {
         let folders = make_folders(args, 1)?;

@@ -270,9 +270,10 @@ impl DialFile {
                 home.display()
             )),
             Some(home) if home.is_dir() => series.home = Some(home),
-            Some(home) => series
-                .notes
-                .push(format!("the configuration beside the checkpoints is not copied: {} is gone", home.display())),
+            Some(home) => series.notes.push(format!(
+                "the configuration beside the checkpoints is not copied: {} is not on this machine",
+                home.display()
+            )),
             None => {}
         }
     }

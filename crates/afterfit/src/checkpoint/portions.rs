@@ -16,6 +16,7 @@ use afterfit_core::error::require;
 use super::output::{Average, Format, Layout, Report};
 use super::series::Series;
 use super::shards::Shard;
+use super::steps::is_shard;
 use super::stream::Row;
 use super::{CheckpointError, Result};
 use crate::files::atomic::{Draft, Existing, FolderDraft, make_folders_of, write};
@@ -44,6 +45,17 @@ impl Series {
         self.shards_of(layout).into_iter().map(|shard| (shard.name.clone(), bytes(&shard))).collect()
     }
 
+    /// Whether what is at an output's place is files of it that workers have sent, and nothing that makes a checkpoint of them.
+    #[must_use]
+    pub fn is_gathering(&self, path: &Path, layout: &Layout) -> bool {
+        if !is_in_store(path) {
+            return false;
+        }
+        let files = self.files_of_output(layout);
+        let is_file = |name: &String| files.iter().any(|(file, _)| file == name);
+        names_below(path, "").is_ok_and(|names| names.iter().all(is_file))
+    }
+
     /// Writes some files of every average, by their numbers in [`files_of_output`](Self::files_of_output), in one pass over
     /// what the checkpoints have of them. Those that are complete already, for every average, stay as they are.
     pub fn write_files(
@@ -62,6 +74,13 @@ impl Series {
         let open: Vec<usize> = files.iter().filter(|file| !is_done(file)).copied().collect();
         if open.is_empty() {
             return Ok(Report::default());
+        }
+        // (A list of files that are about to be others would make a checkpoint of both.)
+        for average in averages.iter().filter(|average| is_in_store(&average.path)) {
+            let names = names_below(&average.path, "").unwrap_or_default();
+            for list in names.iter().filter(|name| name.ends_with(".index.json")) {
+                std::fs::remove_file(average.path.join(list)).map_err(FileError::io(&average.path))?;
+            }
         }
         let rows: Vec<Row> = averages.iter().map(Average::row).collect();
         let mut report = self.write_rows(averages, &rows, true, Some(&open), layout, progress)?;
@@ -119,6 +138,11 @@ impl Series {
         self.furnish(besides.path(), path, shards, layout)?;
         let mut names = names_below(besides.path(), "").map_err(&io)?;
         names.sort_by_key(|name| name.ends_with(".index.json"));
+        // (Of an output that was replaced there may be more.)
+        let is_ours = |name: &String| names.contains(name) || shards.iter().any(|shard| shard.name == *name);
+        for old in names_below(path, "").map_err(&io)?.iter().filter(|name| is_shard(name) && !is_ours(name)) {
+            std::fs::remove_file(path.join(old)).map_err(&io)?;
+        }
         let mut bytes = shards.iter().flat_map(|shard| &shard.tensors).map(|&at| self.output_bytes(at, layout)).sum();
         for name in names {
             let content = std::fs::read(besides.path().join(&name)).map_err(&io)?;

@@ -3,26 +3,26 @@
 //! **A store is a folder whose files are read from elsewhere.** What a command names is listed once and laid out in a temporary
 //! folder, the *mirror*: every object is an empty file of its name, length and time, and no bytes. So whatever asks for names, sizes and
 //! folders (which files are a checkpoint, which is which step, what is beside them) works as on a disk, and only
-//! [`open_plain`](super::source::open_plain) knows the difference: it finds an object in the place of a file. Outputs are
+//! `open_plain` of `source.rs` knows the difference: it finds an object in the place of a file. Outputs are
 //! written into the mirror under their names, and what is new in it is sent when all is done.
 
 mod object;
 mod upload;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use futures_util::TryStreamExt;
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::path::Path as Key;
-use object_store::{ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig};
+use object_store::{ClientConfigKey, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig};
 use tempfile::TempDir;
 use thiserror::Error;
 
@@ -34,10 +34,16 @@ pub(crate) use object::{Cursor, Object};
 const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "http"];
 /// Objects below what one argument names.
 const MOST_OBJECTS: usize = 100_000;
-/// A request that has not ended by then is sent again.
+/// Objects that are looked through for those beside one.
+const MOST_BESIDE: usize = 20_000;
+/// Bytes of a part of a name on a disk.
+const LONGEST_NAME: usize = 255;
+/// A request that has not ended by then is sent again (`AWS_TIMEOUT` and its like say otherwise).
 const REQUEST: Duration = Duration::from_secs(120);
-/// A store that still fails then has failed.
-const GIVE_UP: Duration = Duration::from_secs(60);
+const CONNECT: Duration = Duration::from_secs(10);
+/// How often a request is sent again, and how long after the first time.
+const RETRIES: usize = 8;
+const GIVE_UP: Duration = Duration::from_secs(600);
 
 /// What goes wrong with a store.
 #[derive(Debug, Error)]
@@ -59,16 +65,28 @@ pub enum StoreError {
         /// In its words.
         reason: String,
     },
+    /// It was asked to stop before everything was sent.
+    #[error("{url}: stopped before everything was sent")]
+    Stopped {
+        /// Where to.
+        url: String,
+    },
     /// The folder for the mirror cannot be made.
     #[error("a temporary folder for the store's names: {0}")]
     Mirror(std::io::Error),
 }
 
-/// The URL that a path is, if it is one. (Python's paths have one slash where there were two.)
+/// The URL that a path is, if it is one, whether or not its store is known. (Python's paths have one slash where there were
+/// two.)
 #[must_use]
 pub fn url_of(path: &Path) -> Option<String> {
     let (scheme, rest) = path.to_str()?.split_once(":/")?;
-    SCHEMES.contains(&scheme).then(|| format!("{scheme}://{}", rest.strip_prefix('/').unwrap_or(rest)))
+    let scheme = scheme.to_ascii_lowercase();
+    let is_name = scheme.len() > 1
+        && scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.chars().all(|one| one.is_ascii_alphanumeric() || "+-.".contains(one));
+    let is_url = SCHEMES.contains(&&*scheme) || is_name && rest.starts_with('/');
+    is_url.then(|| format!("{scheme}://{}", rest.strip_prefix('/').unwrap_or(rest)))
 }
 
 /// A URL taken apart.
@@ -86,27 +104,36 @@ impl Place {
         let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
         // Without what may be a password: it must not be shown.
         let shown = || {
-            let plain = |text: &str| text.split(['?', '#']).next().unwrap_or_default().to_owned();
-            let host = bucket.rsplit_once('@').map_or(bucket, |(_, host)| host);
-            plain(&format!("{scheme}://{host}/{key}"))
+            let last = rest.rsplit_once('@').map_or(rest, |(_, last)| last);
+            format!("{scheme}://{}", last.split(['?', '#']).next().unwrap_or_default())
         };
         let error = |reason: &str| Err(StoreError::Url { url: sentence(&shown()).into_owned(), reason: reason.into() });
+        if !SCHEMES.contains(&scheme) {
+            return error("no store of this name is known: s3://, gs://, az:// and https:// are");
+        }
         if bucket.is_empty() {
             return error("no bucket is named: s3://BUCKET/NAME");
         }
         let is_azure = scheme.starts_with("ab") || scheme.starts_with("az");
-        if bucket.contains('@') && (!is_azure || bucket.contains(':'))
-            || bucket.contains(['?', '#'])
-            || rest.contains('?')
-        {
+        let is_web = scheme.starts_with("http");
+        let has_user = rest.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+            || bucket.contains('@') && !is_azure
+            || bucket.split_once(':').is_some_and(|(_, port)| !is_web || port.parse::<u16>().is_err());
+        // (In other stores it is part of a pattern.)
+        let has_query = rest.split_once('?').is_some_and(|(_, query)| is_azure || is_web || query.contains('='));
+        if has_user || has_query || bucket.contains(['?', '#']) {
             return error(
                 "a URL with a password or a signature in it would end up in records and histories: give credentials by the usual variables (AWS_ACCESS_KEY_ID, …)",
             );
         }
-        if key.split('/').any(|part| part == ".." || part == ".") {
-            return error("names of objects have no . or .. in them");
+        let key = match Key::from_url_path(key) {
+            Ok(plain) if is_web => plain.to_string(),
+            _ => key.strip_suffix('/').unwrap_or(key).to_owned(),
+        };
+        if key.split('/').any(|part| matches!(part, "." | "..")) || key.contains("//") || key.starts_with('/') {
+            return error("names of objects have no . or .. in them here, nor parts without a name (//)");
         }
-        Ok(Self { scheme: scheme.into(), bucket: bucket.into(), key: key.trim_matches('/').into() })
+        Ok(Self { scheme: scheme.into(), bucket: bucket.into(), key })
     }
 
     fn url(&self) -> String {
@@ -127,58 +154,94 @@ impl Place {
         Self { key: key.into(), ..self.clone() }
     }
 
-    /// The part in front of the first pattern.
-    fn plain(&self) -> Self {
-        let parts = self.key.split('/').take_while(|part| !part.contains(['*', '?', '[']));
-        Self { key: parts.collect::<Vec<_>>().join("/"), ..self.clone() }
+    /// What to list: itself; of a pattern that is no object's name, the part in front of it.
+    fn plain(&self) -> Result<Self, StoreError> {
+        let is_pattern = |text: &str| text.contains(['*', '?', '[']);
+        if !is_pattern(&self.key) || self.find()?.is_some() {
+            return Ok(self.clone());
+        }
+        let parts = self.key.split('/').take_while(|part| !is_pattern(part));
+        Ok(Self { key: parts.collect::<Vec<_>>().join("/"), ..self.clone() })
+    }
+
+    fn name(&self) -> Result<Key, StoreError> {
+        Key::parse(&self.key).map_err(|error| StoreError::Url { url: self.url(), reason: error.to_string() })
+    }
+
+    /// The object of this name, if there is one.
+    fn find(&self) -> Result<Option<ObjectMeta>, StoreError> {
+        let (store, name) = (self.open()?, self.name()?);
+        match wait(store.head(&name)) {
+            Ok(object) => Ok(Some(object)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(self.refused(&error)),
+        }
     }
 
     /// A client, with what the usual variables say.
     fn open(&self) -> Result<Arc<dyn ObjectStore>, StoreError> {
-        static OPEN: Mutex<BTreeMap<String, Arc<dyn ObjectStore>>> = Mutex::new(BTreeMap::new());
+        type Clients = BTreeMap<(String, u64), Arc<dyn ObjectStore>>;
+        static OPEN: Mutex<Clients> = Mutex::new(BTreeMap::new());
         let name = format!("{}://{}", self.scheme, self.bucket);
+        let known = (name.clone(), settings());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = open.get(&name) {
+        if let Some(store) = open.get(&known) {
             return Ok(store.clone());
         }
-        let retry = RetryConfig { max_retries: 8, retry_timeout: GIVE_UP, ..RetryConfig::default() };
-        let client = ClientOptions::new().with_timeout(REQUEST).with_connect_timeout(Duration::from_secs(10));
+        let retry = RetryConfig { max_retries: RETRIES, retry_timeout: GIVE_UP, ..RetryConfig::default() };
+        // What the variables do not say. (A store of one's own is often spoken to without TLS.)
+        let client = |variables: &str, plain: bool| {
+            let settings = [
+                (ClientConfigKey::Timeout, format!("{} s", REQUEST.as_secs())),
+                (ClientConfigKey::ConnectTimeout, format!("{} s", CONNECT.as_secs())),
+                (ClientConfigKey::AllowHttp, plain.to_string()),
+            ];
+            let is_said = |key: &ClientConfigKey| {
+                std::env::var_os(format!("{variables}{}", key.as_ref().to_ascii_uppercase())).is_some()
+            };
+            settings.into_iter().filter(move |(key, _)| !is_said(key)).collect::<Vec<_>>()
+        };
         // (TLS by ring: nothing but a C compiler is needed to build it.)
         let _ = rustls::crypto::ring::default_provider().install_default();
         let made = match self.scheme.as_str() {
             "s3" | "s3a" => {
                 let mut builder = AmazonS3Builder::from_env().with_bucket_name(&self.bucket).with_retry(retry);
-                // (A store of one's own is often spoken to without TLS.)
                 let endpoint = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
                 let endpoint = endpoint.into_iter().find_map(|name| std::env::var(name).ok());
                 let plain = endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://"));
-                builder = builder.with_client_options(client.with_allow_http(plain));
+                for (key, value) in client("AWS_", plain) {
+                    builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
+                }
                 if let Some(endpoint) = endpoint {
                     builder = builder.with_endpoint(endpoint);
                 }
                 builder.build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
             }
-            "gs" => GoogleCloudStorageBuilder::from_env()
-                .with_bucket_name(&self.bucket)
-                .with_retry(retry)
-                .with_client_options(client)
-                .build()
-                .map(|store| Arc::new(store) as _),
-            "https" | "http" => HttpBuilder::new()
-                .with_url(&name)
-                .with_retry(retry)
-                .with_client_options(client.with_allow_http(self.scheme == "http"))
-                .build()
-                .map(|store| Arc::new(store) as _),
-            _ => MicrosoftAzureBuilder::from_env()
-                .with_url(&name)
-                .with_retry(retry)
-                .with_client_options(client)
-                .build()
-                .map(|store| Arc::new(store) as _),
+            "gs" => {
+                let mut builder =
+                    GoogleCloudStorageBuilder::from_env().with_bucket_name(&self.bucket).with_retry(retry);
+                for (key, value) in client("GOOGLE_", false) {
+                    builder = builder.with_config(GoogleConfigKey::Client(key), value);
+                }
+                builder.build().map(|store| Arc::new(store) as _)
+            }
+            "https" | "http" => {
+                let mut builder = HttpBuilder::new().with_url(&name).with_retry(retry);
+                for (key, value) in client("HTTP_", self.scheme == "http") {
+                    builder = builder.with_config(key, value);
+                }
+                builder.build().map(|store| Arc::new(store) as _)
+            }
+            _ => {
+                let mut builder = MicrosoftAzureBuilder::from_env().with_url(&name).with_retry(retry);
+                for (key, value) in client("AZURE_", false) {
+                    builder = builder.with_config(AzureConfigKey::Client(key), value);
+                }
+                builder.build().map(|store| Arc::new(store) as _)
+            }
         };
         let store = made.map_err(|error| self.refused(&error))?;
-        open.insert(name, store.clone());
+        open.insert(known, store.clone());
         Ok(store)
     }
 
@@ -188,40 +251,64 @@ impl Place {
 
     /// Objects of this name, directly in its folder, and below it.
     fn list(&self) -> Result<Vec<ObjectMeta>, StoreError> {
-        let store = self.open()?;
-        let key =
-            Key::parse(&self.key).map_err(|error| StoreError::Url { url: self.url(), reason: error.to_string() })?;
+        let (store, key) = (self.open()?, self.name()?);
+        let mut found = Vec::from_iter(if self.key.is_empty() { None } else { self.find()? });
+        // A web server has no listings.
+        if self.scheme.starts_with("http") {
+            return Ok(found);
+        }
         let refused = |error| self.refused(&error);
-        let missing = |error: &object_store::Error| matches!(error, object_store::Error::NotFound { .. });
         wait(async {
-            let mut found = Vec::new();
-            if !self.key.is_empty() {
-                match store.head(&key).await {
-                    Ok(object) => found.push(object),
-                    Err(error) if missing(&error) => {}
-                    Err(error) => return Err(refused(error)),
-                }
-            }
-            // A web server has no listings.
-            if self.scheme.starts_with("http") {
-                return Ok(found);
-            }
             let mut below = store.list(Some(&key));
             while let Some(object) = below.try_next().await.map_err(refused)? {
-                found.push(object);
+                // (An object `NAME/` is how some tools make a folder.)
+                if object.location != key {
+                    found.push(object);
+                }
                 if found.len() > MOST_OBJECTS {
                     let reason = format!("more than {MOST_OBJECTS} objects are below this name: name one further down");
                     return Err(StoreError::Store { url: self.url(), reason });
                 }
             }
             // What lies beside an object says which step it is of.
-            if found.len() == 1 && found[0].location == key && !self.key.is_empty() {
-                let folder = Key::from(self.parent().key);
-                let beside = store.list_with_delimiter(Some(&folder)).await.map_err(refused)?;
-                found.extend(beside.objects.into_iter().filter(|object| object.location != key).take(MOST_OBJECTS));
+            if found.len() == 1 && found[0].location == key {
+                let folder = self.parent().name()?;
+                let mut beside = store.list(Some(&folder)).take(MOST_BESIDE);
+                while let Some(object) = beside.try_next().await.map_err(refused)? {
+                    let is_beside = object.location.parts_count() == key.parts_count() && object.location != key;
+                    if is_beside && object.location != folder {
+                        found.push(object);
+                    }
+                }
             }
             Ok(found)
         })
+    }
+}
+
+/// What the variables of stores say, as a number: a client made before they changed is not used after.
+fn settings() -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let is_ours = |name: &str| ["AWS_", "GOOGLE_", "AZURE_", "HTTP_"].iter().any(|first| name.starts_with(first));
+    let mut said: Vec<_> = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_ours)).collect();
+    said.sort();
+    let mut hasher = DefaultHasher::new();
+    said.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What a store's answer says of an error, and no more: one about a token may quote it.
+fn without_page(text: &str) -> String {
+    let plain = text.split(['<', '{']).next().unwrap_or_default().trim_end_matches([' ', ':', '\n']);
+    let between = |tag: &str| {
+        let (_, rest) = text.split_once(&format!("<{tag}>"))?;
+        rest.split_once(&format!("</{tag}>")).map(|(found, _)| found)
+    };
+    match (between("Code"), between("Message")) {
+        (Some(code), message) => {
+            format!("{plain}: {code}{}{}", if message.is_some() { ", " } else { "" }, message.unwrap_or_default())
+        }
+        _ => plain.to_owned(),
     }
 }
 
@@ -235,7 +322,7 @@ fn in_words(error: &object_store::Error) -> String {
             last = inner.to_string();
             next = inner.source();
         }
-        sentence(&last).into_owned()
+        sentence(&without_page(&last)).into_owned()
     };
     match error {
         E::NotFound { .. } => "there is no such object or bucket".into(),
@@ -246,10 +333,10 @@ fn in_words(error: &object_store::Error) -> String {
         }
         E::Generic { source, .. } if source.to_string().contains("NoSuchBucket") => "there is no such bucket".into(),
         E::Generic { source, .. } => {
-            let (text, cause) = (sentence(&source.to_string()).into_owned(), cause(&**source));
+            let (text, cause) = (sentence(&without_page(&source.to_string())).into_owned(), cause(&**source));
             if text.contains(&cause) { text } else { format!("{text}: {cause}") }
         }
-        other => sentence(&other.to_string()).into_owned(),
+        other => sentence(&without_page(&other.to_string())).into_owned(),
     }
 }
 
@@ -272,7 +359,8 @@ fn wait<F: Future>(work: F) -> F::Output {
 #[derive(Debug, Default)]
 struct Known {
     mirrors: Vec<PathBuf>,
-    objects: BTreeMap<PathBuf, Arc<Object>>,
+    /// With the time of the file: one that was written in its place is another.
+    objects: BTreeMap<PathBuf, (Arc<Object>, SystemTime)>,
 }
 
 fn known() -> MutexGuard<'static, Known> {
@@ -292,10 +380,16 @@ pub(super) fn object_of(path: &Path) -> Option<Arc<Object>> {
     if !is_used() {
         return None;
     }
-    known().objects.get(path).cloned()
+    let (object, made) = known().objects.get(path).cloned()?;
+    (modified(path) == Some(made)).then_some(object)
+}
+
+fn modified(path: &Path) -> Option<SystemTime> {
+    path.metadata().and_then(|details| details.modified()).ok()
 }
 
 /// Whether a path is one of a mirror.
+#[cfg(feature = "checkpoints")]
 pub(super) fn is_mirrored(path: &Path) -> bool {
     is_used() && known().mirrors.iter().any(|mirror| path.starts_with(mirror))
 }
@@ -324,14 +418,25 @@ thread_local! {
     static NAMED: RefCell<Option<Session>> = const { RefCell::new(None) };
 }
 
+/// The folder that stands for stores.
+#[derive(Debug)]
+struct Mirror {
+    folder: TempDir,
+    /// Says to others that it is in use.
+    _lock: Option<File>,
+    _registered: Registered,
+}
+
 /// What a command reads from stores and writes to them.
 #[derive(Debug, Default)]
 pub struct Session {
-    mirror: Option<(TempDir, Registered)>,
+    mirror: Option<Mirror>,
     /// The first URL that is none.
     refused: Option<StoreError>,
     inputs: Vec<Place>,
     outputs: Vec<Place>,
+    /// Where only a file will do.
+    misplaced: Vec<Place>,
     /// What is laid out for the outputs: it was there before.
     before: BTreeMap<PathBuf, (Key, SystemTime)>,
 }
@@ -347,6 +452,12 @@ pub fn input(url: &str) -> PathBuf {
 #[must_use]
 pub fn output(url: &str) -> PathBuf {
     name(url, |session| &mut session.outputs)
+}
+
+/// A URL where only a file will do: what [`Session::lay_out`] refuses.
+#[must_use]
+pub fn elsewhere(url: &str) -> PathBuf {
+    name(url, |session| &mut session.misplaced)
 }
 
 /// A file, or what stands for an object as long as the session lasts.
@@ -396,7 +507,7 @@ impl Session {
         if self.mirror.is_none() {
             // (Its real name: others compare it with those of files.)
             let home = std::env::temp_dir().canonicalize().map_err(StoreError::Mirror)?;
-            let (folder, _, registered) = temporary::folder(&home).map_err(StoreError::Mirror)?;
+            let (folder, lock, registered) = temporary::folder(&home).map_err(StoreError::Mirror)?;
             // Outputs lie in it for a while, in a place that is everybody's.
             #[cfg(unix)]
             {
@@ -406,13 +517,13 @@ impl Session {
             }
             USED.store(true, std::sync::atomic::Ordering::Relaxed);
             known().mirrors.push(folder.path().into());
-            self.mirror = Some((folder, registered));
+            self.mirror = Some(Mirror { folder, _lock: lock, _registered: registered });
         }
         Ok(self.root())
     }
 
     fn root(&self) -> &Path {
-        self.mirror.as_ref().map_or(Path::new(""), |(folder, _)| folder.path())
+        self.mirror.as_ref().map_or(Path::new(""), |mirror| mirror.folder.path())
     }
 
     /// What this thread named so far, if anything.
@@ -426,12 +537,17 @@ impl Session {
         if let Some(error) = self.refused.take() {
             return Err(error);
         }
+        if let Some(place) = self.misplaced.first() {
+            let reason = "it must be on this machine: copy it here first";
+            return Err(StoreError::Url { url: place.url(), reason: reason.into() });
+        }
         for place in self.inputs.clone() {
-            let listed = place.plain();
+            let listed = place.plain()?;
             let found = listed.list()?;
             self.stand_in(&listed, &found)?;
         }
         for place in self.outputs.clone() {
+            place.require_writable()?;
             let above = place.within(self.root());
             std::fs::create_dir_all(above.parent().unwrap_or(&above)).map_err(StoreError::Mirror)?;
             let found = place.list()?;
@@ -440,7 +556,7 @@ impl Session {
             for object in &found {
                 let path = Place { key: object.location.to_string(), ..place.clone() }.within(self.root());
                 if path.starts_with(&root)
-                    && let Ok(modified) = path.metadata().and_then(|details| details.modified())
+                    && let Some(modified) = modified(&path)
                 {
                     self.before.insert(path, (object.location.clone(), modified));
                 }
@@ -452,14 +568,20 @@ impl Session {
     /// Empty files for objects.
     fn stand_in(&self, place: &Place, found: &[ObjectMeta]) -> Result<(), StoreError> {
         let store = place.open()?;
+        // (A name that others have in front of theirs is how some tools make a folder.)
+        let above = |object: &ObjectMeta| {
+            let key = object.location.as_ref();
+            let ends = key.match_indices('/').map(|(at, _)| key[..at].to_owned());
+            ends.collect::<Vec<_>>()
+        };
+        let folders: BTreeSet<String> = found.iter().flat_map(above).collect();
         for object in found {
             let key = object.location.to_string();
-            // (A name that ends in a slash is how some tools make a folder.)
-            let is_folder = found
-                .iter()
-                .any(|other| other.location.as_ref().strip_prefix(&*key).is_some_and(|rest| rest.starts_with('/')));
-            let path = Place { key, ..place.clone() }.within(self.root());
-            if path.exists() {
+            let is_folder = folders.contains(&key);
+            let place = Place { key, ..place.clone() };
+            let path = place.within(self.root());
+            // (What no file can be named after is no checkpoint.)
+            if path.exists() || place.key.split('/').any(|part| part.len() > LONGEST_NAME) {
                 continue;
             }
             let made = || {
@@ -471,9 +593,12 @@ impl Session {
                 file.set_len(object.size)?;
                 file.set_modified(object.last_modified.into())
             };
-            made().map_err(StoreError::Mirror)?;
-            if !is_folder {
-                known().objects.insert(path, Arc::new(Object::new(store.clone(), object)));
+            made().map_err(|error| StoreError::Store {
+                url: place.url(),
+                reason: format!("there cannot be a file of this name: {error}"),
+            })?;
+            if let Some(made) = modified(&path).filter(|_| !is_folder) {
+                known().objects.insert(path, (Arc::new(Object::new(store.clone(), object)), made));
             }
         }
         Ok(())
@@ -482,9 +607,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Some((mirror, _)) = &self.mirror else { return };
+        let Some(mirror) = &self.mirror else { return };
         let mut known = known();
-        let mirror = mirror.path();
+        let mirror = mirror.folder.path();
         // (The mirror keeps its name: errors may still tell of what was in it.)
         known.objects.retain(|path, _| !path.starts_with(mirror));
     }
@@ -500,17 +625,37 @@ mod tests {
         let place = Place::parse("s3://bucket/run/step-1/").unwrap();
         assert_eq!((place.bucket.as_str(), place.key.as_str()), ("bucket", "run/step-1"));
         assert_eq!(place.within(Path::new("/m")), Path::new("/m/s3/bucket/run/step-1"));
-        assert_eq!(Place::parse("s3://b/run/*/model.pt").unwrap().plain().key, "run");
-        for url in
-            ["https://host/x.pt?X-Amz-Signature=hush", "s3://key:hush@bucket/x", "abfss://container:hush@account/x"]
-        {
-            let error = Place::parse(url).unwrap_err().to_string();
-            assert!(!error.contains("hush") && error.contains("credentials"), "{error}");
+        assert_eq!(Place::parse("https://host:8080/my%20model.pt").unwrap().key, "my model.pt");
+        assert!(Place::parse("s3://b/step-?.pt").is_ok() && Place::parse("abfss://container@account/x").is_ok());
+        let refused = |url: &str| Place::parse(url).unwrap_err().to_string();
+        for url in [
+            "https://host/x.pt?X-Amz-Signature=hush",
+            "https://hush@host/x.pt",
+            "s3://b/x.pt?X-Amz-Signature=hush",
+            "s3://key:hush@bucket/x",
+            "s3://key:hu/hush@bucket/x",
+            "s3://key:hush/x",
+            "abfss://container:hush@account/x",
+        ] {
+            let error = refused(url);
+            assert!((!error.contains("hush") || url.ends_with("hush/x")) && error.contains("credentials"), "{error}");
         }
-        assert!(Place::parse("abfss://container@account/x").is_ok());
-        assert!(Place::parse("s3:///x").is_err() && Place::parse("s3://b/a/../b").is_err());
+        for url in ["s3:///x", "s3://b/a/../b", "s3://b//x", "s3://b/a//x", "hf://b/x"] {
+            refused(url);
+        }
         let url = |text: &str| url_of(Path::new(text));
         assert_eq!(url("gs:/b/x"), Some("gs://b/x".into()));
         assert_eq!((url("C:/b"), url("./s3://x"), url("gs://b/x")), (None, None, Some("gs://b/x".into())));
+        assert_eq!(
+            (url("HTTPS://b/x"), url("hf://b/x"), url("a:/x")),
+            (Some("https://b/x".into()), Some("hf://b/x".into()), None)
+        );
+    }
+
+    #[test]
+    fn answers_of_stores_are_quoted_without_their_pages() {
+        let page = "status code: 400 Bad Request: <?xml?><Error><Code>ExpiredToken</Code><Message>It is old.</Message><Token-0>hush</Token-0></Error>";
+        assert_eq!(without_page(page), "status code: 400 Bad Request: ExpiredToken, It is old.");
+        assert_eq!(without_page("refused: {\"token\": \"hush\"}"), "refused");
     }
 }

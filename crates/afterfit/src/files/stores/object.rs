@@ -1,16 +1,19 @@
 //! An object of a store, read at offsets like a file.
 //!
 //! Numbers are read in blocks of [`BLOCK`] bytes, and the next block is on its way while one is in use: a pass through many
-//! checkpoints has a request in flight for each of them. Headers and tables of contents, of which a reader needs a little
-//! here and there, are read in pages of [`PAGE`] bytes.
+//! checkpoints has a request in flight for each of them. A block is forgotten when all its bytes were read, by whatever
+//! workers: a slow one finds its block still there. Headers and tables of contents, of which a reader needs a little here and
+//! there, are read in pages of [`PAGE`] bytes.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use futures_util::TryStreamExt;
 use object_store::path::Path as Key;
 use object_store::{GetOptions, ObjectMeta, ObjectStore};
+use tokio::sync::Semaphore;
 
 use crate::files::Stamp;
 
@@ -18,8 +21,12 @@ use crate::files::Stamp;
 const BLOCK: u64 = 8 << 20;
 /// What is read around a header.
 const PAGE: u64 = 256 << 10;
-/// How far into a block all workers are when nobody goes back to the one before.
-const SLACK: u64 = 1 << 20;
+/// How far into a block a reader is when it will need the next one soon.
+const SOON: u64 = 1 << 20;
+/// Blocks of one object in memory: one in use, one on its way, and those of workers that are behind.
+const MOST_HELD: usize = 4;
+/// Requests at a time; more would only share a network's speed and time out together.
+static REQUESTS: Semaphore = Semaphore::const_new(64);
 
 /// An object as it was when it was listed.
 #[derive(Debug)]
@@ -28,9 +35,29 @@ pub(crate) struct Object {
     key: Key,
     length: u64,
     modified: u64,
-    /// Refused by the store where the object is not this one any more.
+    /// What the store calls its content.
     tag: Option<String>,
-    blocks: Mutex<BTreeMap<u64, Arc<Slot>>>,
+    held: Mutex<Held>,
+    /// Who has it open.
+    readers: AtomicUsize,
+}
+
+/// Blocks in memory, or on their way there.
+#[derive(Debug, Default)]
+struct Held {
+    blocks: BTreeMap<u64, HeldBlock>,
+    /// Behind the last block that was ever asked for.
+    ahead: u64,
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct HeldBlock {
+    slot: Arc<Slot>,
+    /// How many of its bytes were read.
+    read: u64,
+    /// When it was last asked for.
+    last: u64,
 }
 
 /// Bytes that were fetched.
@@ -76,7 +103,8 @@ impl Object {
             length: found.size,
             modified: modified.unwrap_or_default(),
             tag: found.e_tag.clone(),
-            blocks: Mutex::default(),
+            held: Mutex::default(),
+            readers: AtomicUsize::new(0),
         }
     }
 
@@ -99,60 +127,93 @@ impl Object {
             }
             let (now, rest) = bytes.split_at_mut(count);
             now.copy_from_slice(&there[..count]);
+            self.was_read(at, count as u64);
             (bytes, offset) = (rest, offset + count as u64);
         }
         Ok(())
     }
 
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Asks for what is about to be read.
+    #[cfg(feature = "checkpoints")]
     pub(crate) fn will_read(self: &Arc<Self>, offset: u64) {
         if offset < self.length {
-            let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-            self.ask(&mut blocks, offset / BLOCK);
+            self.ask(&mut self.held(), offset / BLOCK);
         }
     }
 
-    /// One block, once it is there; asks for the next one, and forgets what lies behind.
+    /// One block, once it is there; asks for the next one, unless somebody did.
     fn block(self: &Arc<Self>, at: u64, inside: u64) -> Result<Arc<Block>> {
         let slot = {
-            let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut held = self.held();
             // (A failed one is asked for again.)
-            if blocks.get(&at).is_some_and(|slot| slot.has_failed()) {
-                blocks.remove(&at);
+            if held.blocks.get(&at).is_some_and(|block| block.slot.has_failed()) {
+                held.blocks.remove(&at);
             }
-            let slot = self.ask(&mut blocks, at);
-            let kept = if inside >= SLACK { at } else { at.saturating_sub(1) };
-            blocks.retain(|&other, _| (kept..=at + 1).contains(&other));
-            if (inside >= SLACK || at == 0) && (at + 1) * BLOCK < self.length {
-                self.ask(&mut blocks, at + 1);
+            let slot = self.ask(&mut held, at);
+            let next = at + 1;
+            if (inside >= SOON || at == 0) && next >= held.ahead && next * BLOCK < self.length {
+                self.ask(&mut held, next);
             }
             slot
         };
         slot.wait()
     }
 
-    fn ask(self: &Arc<Self>, blocks: &mut BTreeMap<u64, Arc<Slot>>, at: u64) -> Arc<Slot> {
-        blocks
-            .entry(at)
-            .or_insert_with(|| {
-                let (slot, object) = (Arc::new(Slot::default()), self.clone());
-                let filled = slot.clone();
-                super::runtime().spawn(async move {
-                    let from = at * BLOCK;
-                    let found = object.fetch(from, (from + BLOCK).min(object.length)).await;
-                    *filled.bytes.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-                    filled.arrived.notify_all();
-                });
-                slot
-            })
-            .clone()
+    fn ask(self: &Arc<Self>, held: &mut Held, at: u64) -> Arc<Slot> {
+        held.clock += 1;
+        held.ahead = held.ahead.max(at + 1);
+        if !held.blocks.contains_key(&at) && held.blocks.len() >= MOST_HELD {
+            let oldest = held.blocks.iter().min_by_key(|(_, block)| block.last).map(|(&at, _)| at);
+            oldest.map(|at| held.blocks.remove(&at));
+        }
+        let last = held.clock;
+        let block = held.blocks.entry(at).or_insert_with(|| {
+            let from = at * BLOCK;
+            HeldBlock { slot: self.bring(from, (from + BLOCK).min(self.length)), read: 0, last }
+        });
+        block.last = last;
+        block.slot.clone()
+    }
+
+    /// A block that was read to its end is not needed again.
+    fn was_read(&self, at: u64, count: u64) {
+        let mut held = self.held();
+        if let Some(block) = held.blocks.get_mut(&at) {
+            block.read += count;
+            if block.read >= BLOCK.min(self.length - at * BLOCK) {
+                held.blocks.remove(&at);
+            }
+        }
+    }
+
+    /// A stretch, on its way.
+    fn bring(self: &Arc<Self>, from: u64, to: u64) -> Arc<Slot> {
+        let (slot, object) = (Arc::new(Slot::default()), self.clone());
+        let filled = slot.clone();
+        super::runtime().spawn(async move {
+            let found = object.fetch(from, to).await;
+            *filled.bytes.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            filled.arrived.notify_all();
+        });
+        slot
     }
 
     /// A stretch, in one request. (The client tries again, further and further apart, where a store is busy or a connection
     /// breaks.)
     async fn fetch(&self, from: u64, to: u64) -> Result<Arc<Block>> {
-        let options = GetOptions::new().with_range(Some(from..to)).with_if_match(self.tag.clone());
+        let _turn = REQUESTS.acquire().await.map_err(Error::other)?;
+        // (A weak tag is for reading: no store compares it, and the answer's own is compared here.)
+        let strong = self.tag.clone().filter(|tag| !tag.starts_with("W/"));
+        let options = GetOptions::new().with_range(Some(from..to)).with_if_match(strong);
         let found = self.store.get_opts(&self.key, options).await.map_err(|error| refused(&error))?;
+        let is_other = found.meta.e_tag.as_ref().zip(self.tag.as_ref()).is_some_and(|(now, then)| now != then);
+        if is_other || found.meta.size != self.length {
+            return Err(replaced());
+        }
         // (Piece by piece into one place: what collects pieces first has everything twice.)
         let expected = (to - from) as usize;
         let mut block = Block::with_room(expected);
@@ -176,12 +237,16 @@ pub(super) fn refused(error: &object_store::Error) -> Error {
     let kind = match error {
         E::NotFound { .. } => return Error::new(ErrorKind::NotFound, "no object of this name in the store"),
         E::Precondition { .. } | E::NotModified { .. } => {
-            return Error::new(ErrorKind::StaleNetworkFileHandle, "the object was replaced since it was listed");
+            return replaced();
         }
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => ErrorKind::PermissionDenied,
         _ => ErrorKind::Other,
     };
     Error::new(kind, super::in_words(error))
+}
+
+fn replaced() -> Error {
+    Error::new(ErrorKind::StaleNetworkFileHandle, "the object was replaced since it was listed")
 }
 
 impl Slot {
@@ -213,6 +278,7 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub(crate) fn new(object: Arc<Object>) -> Self {
+        object.readers.fetch_add(1, Ordering::Relaxed);
         Self { object, position: 0, page: Arc::default(), page_at: 0 }
     }
 
@@ -223,7 +289,18 @@ impl Cursor {
 
 impl Clone for Cursor {
     fn clone(&self) -> Self {
-        Self { page: self.page.clone(), object: self.object.clone(), ..*self }
+        let mut other = Self::new(self.object.clone());
+        (other.position, other.page, other.page_at) = (self.position, self.page.clone(), self.page_at);
+        other
+    }
+}
+
+/// The last one to close it takes the blocks along.
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        if self.object.readers.fetch_sub(1, Ordering::Relaxed) == 1 {
+            *self.object.held() = Held::default();
+        }
     }
 }
 
@@ -250,15 +327,8 @@ impl Read for Cursor {
                 wanted
             }
             false => {
-                let object = self.object.clone();
-                let (from, to) = (self.position, (self.position + PAGE).min(object.length));
-                let slot = Arc::new(Slot::default());
-                let filled = slot.clone();
-                super::runtime().spawn(async move {
-                    let found = object.fetch(from, to).await;
-                    *filled.bytes.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-                    filled.arrived.notify_all();
-                });
+                let (from, to) = (self.position, (self.position + PAGE).min(self.object.length));
+                let slot = self.object.bring(from, to);
                 (self.page, self.page_at) = (slot.wait()?, from);
                 return self.read(bytes);
             }

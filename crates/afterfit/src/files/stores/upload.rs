@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use object_store::path::Path as Key;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
-use super::{Place, Session, StoreError, in_words, wait};
+use super::{Place, Session, StoreError, in_words, known, modified, object_of, wait};
 use crate::files::atomic::Existing;
 use crate::files::source::read_at;
 
@@ -23,10 +23,40 @@ struct Sending {
     upload: Box<dyn MultipartUpload>,
 }
 
+impl Place {
+    /// Refuses what cannot be written to, before there is anything to write.
+    pub(super) fn require_writable(&self) -> Result<(), StoreError> {
+        if self.scheme.starts_with("http") {
+            let reason = "nothing can be written to a web server: s3://, gs:// and az:// are for that";
+            return Err(StoreError::Url { url: self.url(), reason: reason.into() });
+        }
+        let name = if self.key.is_empty() { Key::from("afterfit") } else { self.name()? };
+        let store = self.open()?;
+        wait(async { store.put_multipart(&name).await?.abort().await }).map_err(|error| self.refused(&error))
+    }
+}
+
+/// What makes a checkpoint of the files of a folder.
+fn is_list(key: &str) -> bool {
+    key.ends_with("index.json") || key.rsplit('/').next() == Some(".metadata")
+}
+
 impl Session {
     /// Sends what the command wrote: new files and changed ones. What it removed is removed, too. Returns bytes sent;
-    /// `progress` hears of each part.
-    pub fn send(self, existing: Existing, progress: &dyn Fn(u64)) -> Result<u64, StoreError> {
+    /// `progress` hears of each part and says whether to go on. What cannot be sent is kept on this machine.
+    pub fn send(self, existing: Existing, progress: &dyn Fn(u64) -> bool) -> Result<u64, StoreError> {
+        self.sent(existing, progress).map_err(|error| match error {
+            StoreError::Store { url, mut reason } => {
+                if let Some(kept) = self.keep() {
+                    reason = format!("{reason} (the outputs are kept in {})", kept.display());
+                }
+                StoreError::Store { url, reason }
+            }
+            error => error,
+        })
+    }
+
+    fn sent(&self, existing: Existing, progress: &dyn Fn(u64) -> bool) -> Result<u64, StoreError> {
         let files = self.written();
         let gone: Vec<PathBuf> = self.before.keys().filter(|path| !path.exists()).cloned().collect();
         wait(async {
@@ -39,23 +69,19 @@ impl Session {
                 };
                 bytes += sent;
             }
-            if existing == Existing::Keep {
-                for (place, path) in &files {
-                    if self.before.contains_key(path) {
-                        continue;
-                    }
-                    let at = Key::from(place.key.as_str());
-                    if place.open()?.head(&at).await.is_ok() {
-                        let reason = "was not there when this run began: it is left as it is, and nothing is written under its name";
-                        let error = StoreError::Store { url: place.url(), reason: reason.into() };
-                        return Err(abort(sending, error).await);
-                    }
-                }
+            if let Err(error) = self.make_way(existing, &files).await {
+                return Err(abort(sending, error).await);
             }
+            let count = sending.len();
             let mut sending: VecDeque<Sending> = sending.into();
             while let Some(mut next) = sending.pop_front() {
                 if let Err(error) = next.upload.complete().await {
-                    let error = StoreError::Store { url: next.url.clone(), reason: in_words(&error) };
+                    let mut reason = in_words(&error);
+                    if sending.len() + 1 < count {
+                        let there = count - sending.len() - 1;
+                        reason = format!("{reason} ({there} of {count} files have their names already)");
+                    }
+                    let error = StoreError::Store { url: next.url.clone(), reason };
                     sending.push_front(next);
                     return Err(abort(sending.into(), error).await);
                 }
@@ -69,6 +95,50 @@ impl Session {
             }
             Ok(bytes)
         })
+    }
+
+    /// Refuses names that were taken in the meantime; takes the old list of files away, so that nobody ever takes new and
+    /// old files for one checkpoint.
+    async fn make_way(&self, existing: Existing, files: &[(Place, PathBuf)]) -> Result<(), StoreError> {
+        for (place, path) in files {
+            let is_there = self.before.contains_key(path);
+            let (store, key) = (place.open()?, place.name()?);
+            if existing == Existing::Keep && !is_there {
+                let reason = match store.head(&key).await {
+                    Err(object_store::Error::NotFound { .. }) => continue,
+                    Err(error) => in_words(&error),
+                    Ok(_) => {
+                        "was not there when this run began: it is left as it is, and nothing is written under its name"
+                            .into()
+                    }
+                };
+                return Err(StoreError::Store { url: place.url(), reason });
+            }
+            if is_there && files.len() > 1 && is_list(&place.key) {
+                match store.delete(&key).await {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => return Err(place.refused(&error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lays what was made aside under a name that nothing sweeps; where.
+    fn keep(mut self) -> Option<PathBuf> {
+        known().objects.retain(|path, (_, made)| {
+            let is_ours = path.starts_with(self.root());
+            if is_ours && modified(path) == Some(*made) {
+                let _ = std::fs::remove_file(path);
+            }
+            !is_ours
+        });
+        let folder = self.mirror.take()?.folder;
+        let kept = folder
+            .path()
+            .with_file_name(format!("unsent-{}", folder.path().file_name()?.to_str()?.trim_start_matches('.')));
+        std::fs::rename(folder.path(), &kept).ok()?;
+        Some(kept)
     }
 
     /// Bytes of what is to be sent.
@@ -91,11 +161,12 @@ impl Session {
             }
         }
         // A folder of shards is one when its index is there.
-        files.sort_by_key(|(place, path)| (place.key.ends_with(".index.json"), path.clone()));
+        files.sort_by_key(|(place, path)| (is_list(&place.key), path.clone()));
         files.dedup_by(|(_, a), (_, b)| a == b);
+        // (Nor is what stands for an object that is gone by now.)
         let is_new = |path: &PathBuf| {
-            let modified = path.metadata().and_then(|details| details.modified()).ok();
-            self.before.get(path).is_none_or(|(_, before)| Some(*before) != modified)
+            let is_before = self.before.get(path).is_some_and(|(_, before)| Some(*before) == modified(path));
+            !is_before && object_of(path).is_none()
         };
         files.retain(|(_, path)| is_new(path));
         files
@@ -117,7 +188,7 @@ impl Session {
 async fn send_parts(
     place: &Place,
     path: &Path,
-    progress: &dyn Fn(u64),
+    progress: &dyn Fn(u64) -> bool,
     sending: &mut Vec<Sending>,
 ) -> Result<u64, StoreError> {
     let refused = |error: object_store::Error| place.refused(&error);
@@ -132,23 +203,31 @@ async fn send_parts(
     let part = PART.max(length.div_ceil(MOST_PARTS));
     let mut waiting = VecDeque::new();
     let mut from = 0;
+    let mut failed = None;
     // (An empty file is one empty part.)
-    while from < length || from == 0 {
-        let mut bytes = vec![0; part.min(length - from) as usize];
-        read_at(&file, &mut bytes, from).map_err(local)?;
-        let count = bytes.len() as u64;
-        waiting.push_back((count, tokio::spawn(upload.put_part(PutPayload::from(bytes)))));
-        from += count.max(1);
-        while waiting.len() >= IN_FLIGHT || (from >= length && !waiting.is_empty()) {
-            let Some((count, next)) = waiting.pop_front() else { break };
-            match next.await {
-                Ok(sent) => sent.map_err(refused)?,
-                Err(error) => return Err(refused(error.into())),
+    while failed.is_none() && (from < length || from == 0) || !waiting.is_empty() {
+        if failed.is_none() && waiting.len() < IN_FLIGHT && (from < length || from == 0) {
+            let mut bytes = vec![0; part.min(length - from) as usize];
+            if let Err(error) = read_at(&file, &mut bytes, from) {
+                failed = Some(local(error));
+                continue;
             }
-            progress(count);
+            let count = bytes.len() as u64;
+            waiting.push_back((count, tokio::spawn(upload.put_part(PutPayload::from(bytes)))));
+            from += count.max(1);
+            continue;
+        }
+        let Some((count, next)) = waiting.pop_front() else { break };
+        // (After a failure the parts that are on their way are waited for: what arrives later could not be taken back.)
+        let sent = next.await.map_err(object_store::Error::from).and_then(|sent| sent);
+        let stopped = || StoreError::Stopped { url: place.url() };
+        match sent {
+            Ok(()) if progress(count) => {}
+            Ok(()) => failed = failed.or_else(|| Some(stopped())),
+            Err(error) => failed = failed.or_else(|| Some(refused(error))),
         }
     }
-    Ok(length)
+    failed.map_or(Ok(length), Err)
 }
 
 /// Takes back what was sent.
