@@ -25,7 +25,7 @@ test: $(VENV)/ready ## the everyday tests: library, command, Python package, doc
 ifeq ($(NEXTEST),yes)
 	cargo nextest run $(EVERYDAY)
 else
-	cargo test $(EVERYDAY) --lib --bins --tests
+	cargo test $(EVERYDAY) --lib --bins --tests --examples
 endif
 	cargo test $(EVERYDAY) --doc
 	cargo build --release

@@ -626,7 +626,10 @@ mod tests {
         assert_eq!((place.bucket.as_str(), place.key.as_str()), ("bucket", "run/step-1"));
         assert_eq!(place.within(Path::new("/m")), Path::new("/m/s3/bucket/run/step-1"));
         assert_eq!(Place::parse("https://host:8080/my%20model.pt").unwrap().key, "my model.pt");
-        assert!(Place::parse("s3://b/step-?.pt").is_ok() && Place::parse("abfss://container@account/x").is_ok());
+        assert!(Place::parse("s3://b/step-?.pt").is_ok() && Place::parse("az://container/x").is_ok());
+        let hadoop = "abfss://container@account.dfs.core.windows.net/x";
+        assert!(Place::parse(hadoop).unwrap().open().is_ok());
+        assert!(Place::parse("abfss://container@account/x").unwrap().open().is_err());
         let refused = |url: &str| Place::parse(url).unwrap_err().to_string();
         for url in [
             "https://host/x.pt?X-Amz-Signature=hush",
