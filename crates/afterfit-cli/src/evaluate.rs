@@ -34,7 +34,7 @@ pub(crate) fn run(command: &str, file: &Path, quiet: bool) -> Result<f64, String
     let run = || {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(&line).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        crate::signals::unblocked(|| shell.spawn())?.wait_with_output()
+        shell.output()
     };
     let done = working(&format!("evaluating {}", file.display()), quiet, run).map_err(|error| error.to_string())?;
     if !done.status.success() {

@@ -1,63 +1,46 @@
 //! Ctrl-C and its like: temporary files go, then the process.
 //!
-//! The signals are blocked in every thread and one thread waits for them, so that what happens is ordinary code and not a
-//! signal handler. Work need not look whether it is to stop: whatever it is at, the process ends.
+//! One thread waits for the signals, so that what happens is ordinary code and not a signal handler. Work need not look whether it
+//! is to stop: whatever it is at, the process ends. Nothing is blocked: what this process starts can be stopped as usual, and a
+//! signal that comes while it does is heard, too.
 
 #[cfg(unix)]
-pub(crate) use unix::{unblocked, watch};
+pub(crate) use unix::watch;
 
 #[cfg(not(unix))]
 pub(crate) fn watch() {}
 
-#[cfg(not(unix))]
-pub(crate) fn unblocked<T>(spawn: impl FnOnce() -> T) -> T {
-    spawn()
-}
-
 #[cfg(unix)]
 mod unix {
-    use nix::sys::signal::{SigSet, Signal};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::iterator::Signals;
+    use signal_hook::low_level::signal_name;
 
     use crate::output::say;
 
-    /// What stops a process politely, and is not ignored (as by `nohup`).
-    fn watched() -> SigSet {
-        let ignored = ignored();
-        let all = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
-        all.into_iter().filter(|&signal| ignored >> (signal as i32 - 1) & 1 == 0).collect()
-    }
-
-    /// The signals this process was told to ignore, one bit each.
+    /// The signals this process was told to ignore (as by `nohup`), one bit each.
     fn ignored() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
         line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
     }
 
-    /// From here on the signals are waited for. To be called before there is any other thread: they inherit what is blocked.
+    /// From here on the signals are waited for.
     pub(crate) fn watch() {
-        let set = watched();
-        if set.thread_block().is_err() {
-            return;
-        }
+        let ignored = ignored();
+        let watched = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+        let Ok(mut signals) = Signals::new(watched) else { return };
         let wait = move || {
-            if let Ok(signal) = set.wait() {
+            if let Some(signal) = signals.forever().next() {
                 afterfit::files::atomic::remove_all();
-                say(&format!("\nstopped by {signal}: temporary files are removed, finished outputs stay"));
-                std::process::exit(128 + signal as i32);
+                let name = signal_name(signal).unwrap_or("a signal");
+                say(&format!("\nstopped by {name}: temporary files are removed, finished outputs stay"));
+                std::process::exit(128 + signal);
             }
         };
+        // (Without that thread signals would be heard by nobody.)
         if std::thread::Builder::new().name("signals".into()).spawn(wait).is_err() {
-            let _ = set.thread_unblock();
+            std::process::exit(1);
         }
-    }
-
-    /// Starts another process, which would inherit what is blocked and could not be stopped.
-    pub(crate) fn unblocked<T>(spawn: impl FnOnce() -> T) -> T {
-        let set = watched();
-        let _ = set.thread_unblock();
-        let spawned = spawn();
-        let _ = set.thread_block();
-        spawned
     }
 }
