@@ -132,6 +132,57 @@ fn proportional_schedules() {
     }
 }
 
+/// The identity of one optimizer, in every group, at every k.
+#[test]
+fn groups_equal_their_twins_at_every_step() {
+    const STEPS: usize = 2000;
+    let mut rng = Rng::new(7);
+    let l2 = 0.1;
+    for (case, optimizer) in [
+        Optimizer::Sgd,
+        heavy(0.9),
+        Optimizer::HeavyBall { momentum: 0.9, dampening: 0.5 },
+        Optimizer::Nesterov { momentum: 0.9 },
+        Optimizer::Adam { beta1: 0.9, weight_decay: 0.0 },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut quadratic = Quadratic::random(20 + case as u64);
+        let rates = rng.with_zeros(STEPS, 0.0, 0.05);
+        // In proportion: one mass, and a preconditioner that scales the second group.
+        let two = Two::new((optimizer, rates.clone()), (optimizer, times(0.3, &rates)));
+        let groups = two.groups();
+        assert_eq!(groups.masses, GroupMasses::One, "{optimizer:?}");
+        let own = two.runs[0].preconditioner(&quadratic);
+        let q = std::array::from_fn(|i| own[i] * if i < 3 { 1.0 } else { 0.3 });
+        let decays: Vec<_> = groups.path(1).decays(l2).collect();
+        let (_, carries) = look_ahead(l2, &two.runs[0].rows(), two.runs[0].is_nesterov(), 0.0);
+        let scaled = preconditioned_twin(&quadratic, &two.runs[0], &q, l2, &decays, &carries);
+        let path = two.path(&quadratic);
+        let off = paths_apart(&running(&path, &decays, &quadratic.c), &scaled);
+        within(&format!("{optimizer:?}, in proportion"), off, 1e-12 * size(&path));
+
+        // Out of proportion, where groups do not interact: a mass each, and the twin of each group's own run.
+        for i in 0..3 {
+            (3..6).for_each(|j| (quadratic.h[i][j], quadratic.h[j][i]) = (0.0, 0.0));
+        }
+        let two = Two::new((optimizer, rates), (heavy(0.5), rng.with_zeros(STEPS, 0.0, 0.2)));
+        let each = two.with(GroupMasses::Each);
+        let path = two.path(&quadratic);
+        for (group, run) in two.runs.iter().enumerate() {
+            let decays: Vec<_> = each.path(group).decays(l2).collect();
+            let (_, carries) = look_ahead(l2, &run.rows(), run.is_nesterov(), 0.0);
+            let own = twin(&quadratic, run, l2, &decays, &carries);
+            let averaged = running(&path, &decays, &quadratic.c);
+            let coordinates = 3 * group..3 * group + 3;
+            let apart = |(a, b): (&V, &V)| coordinates.clone().map(|i| (a[i] - b[i]).abs()).fold(0.0, f64::max);
+            let off = averaged.iter().zip(&own).map(apart).fold(0.0, f64::max);
+            within(&format!("{optimizer:?}, group {group} by itself"), off, 1e-12 * size(&path));
+        }
+    }
+}
+
 /// Adam's groups: one mass where the rates stay in proportion, a λ of its own norm in each.
 #[test]
 fn adam_groups() {

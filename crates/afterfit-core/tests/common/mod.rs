@@ -325,7 +325,18 @@ pub fn spread(decays: &[Decay]) -> Vec<f64> {
 
 /// The run on the penalized loss that the averaged path equals at every k, with its own rates and momenta.
 pub fn twin(quadratic: &Quadratic, run: &Run, l2: f64, keep: &[Decay], carries: &[f64]) -> Vec<V> {
-    let q = run.preconditioner(quadratic);
+    preconditioned_twin(quadratic, run, &run.preconditioner(quadratic), l2, keep, carries)
+}
+
+/// The same where each coordinate moves at `q` times the run's rate.
+pub fn preconditioned_twin(
+    quadratic: &Quadratic,
+    run: &Run,
+    q: &V,
+    l2: f64,
+    keep: &[Decay],
+    carries: &[f64],
+) -> Vec<V> {
     let c = quadratic.c;
     let (mut v, mut u) = (c, [0.0; D]);
     let mut path = vec![v];
