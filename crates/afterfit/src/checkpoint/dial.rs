@@ -142,9 +142,16 @@ impl Series {
             self.copy(at, self.tensors[at].dtype, &[draft.place_copied(i)], path)?;
         }
         let memory = memory.unwrap_or_else(|| self.default_memory());
-        let seen =
-            Pass { files: &self.files, sums: &sums, rows: &rows, centered: true, memory, progress, watch: &self.watch }
-                .run()?;
+        let seen = Pass {
+            files: &self.files,
+            sums: &sums,
+            rows: &rows,
+            iterates: self.files.len(),
+            memory,
+            progress,
+            watch: &self.watch,
+        }
+        .run()?;
         let pass_seconds = started.elapsed().as_secs_f64();
         drop(sums);
         self.require_unchanged()?;
@@ -332,6 +339,7 @@ impl DialFile {
     ) -> Result<Report> {
         for (target, average) in targets.iter().zip(&mut *averages) {
             let readings = self.read_each(target, answer)?;
+            // (What the center gets says only whether it is all there is: see `Row::only`.)
             let weights = |reading: &Reading| {
                 let last = reading.combination.last;
                 [1.0 - last, last].into_iter().chain(reading.combination.sums.iter().copied()).collect()
@@ -339,6 +347,6 @@ impl DialFile {
             average.weights = readings.iter().map(weights).collect();
         }
         let rows: Vec<Row> = averages.iter().map(Average::row).collect();
-        Ok(series.write_rows(averages, &rows, false, None, layout, progress)?)
+        Ok(series.write_rows(averages, &rows, 2, None, layout, progress)?)
     }
 }

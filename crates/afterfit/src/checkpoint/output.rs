@@ -229,7 +229,7 @@ impl Series {
     pub fn write(&self, averages: &[Average], layout: &Layout, progress: &(dyn Fn(u64) + Sync)) -> Result<Report> {
         let start = std::time::Instant::now();
         let rows: Vec<Row> = averages.iter().map(Average::row).collect();
-        let mut report = self.write_rows(averages, &rows, true, None, layout, progress)?;
+        let mut report = self.write_rows(averages, &rows, self.files.len(), None, layout, progress)?;
         report.finish_seconds = start.elapsed().as_secs_f64() - report.pass_seconds;
         Ok(report)
     }
@@ -255,12 +255,13 @@ impl Series {
         Ok(())
     }
 
-    /// Writes every row, of all tensors or, with a `portion`, of those in these files alone.
+    /// Writes every row, of all tensors or, with a `portion`, of those in these files alone. The first sources are `iterates`, the
+    /// others sums around the first.
     pub(super) fn write_rows(
         &self,
         averages: &[Average],
         rows: &[Row],
-        centered: bool,
+        iterates: usize,
         portion: Option<&[usize]>,
         layout: &Layout,
         progress: &(dyn Fn(u64) + Sync),
@@ -334,7 +335,7 @@ impl Series {
         }
         let lora_errors = self.write_products(rows, layout, &|row, at| targets(at).swap_remove(row))?;
         let memory = layout.memory.unwrap_or_else(|| self.default_memory());
-        Pass { files: &self.files, sums: &sums, rows, centered, memory, progress, watch: &self.watch }.run()?;
+        Pass { files: &self.files, sums: &sums, rows, iterates, memory, progress, watch: &self.watch }.run()?;
         let bytes_read =
             sums.iter().map(|sum| sum.tensor.len() * number::size(sum.tensor.dtype).unwrap_or(1)).sum::<u64>()
                 * self.files.len() as u64;

@@ -83,7 +83,7 @@ impl Series {
             }
         }
         let rows: Vec<Row> = averages.iter().map(Average::row).collect();
-        let mut report = self.write_rows(averages, &rows, true, Some(&open), layout, progress)?;
+        let mut report = self.write_rows(averages, &rows, self.files.len(), Some(&open), layout, progress)?;
         report.finish_seconds = start.elapsed().as_secs_f64() - report.pass_seconds;
         Ok(report)
     }

@@ -3,7 +3,7 @@
 //! A worker reads the same stretch of a tensor from every checkpoint into buffers it keeps, adds it to one f64 sum per
 //! strength while it is in cache, rounds the sums and writes each to its file. Nothing the size of a model is ever in
 //! memory. Sums are `c + Σ_k p_k (w_k − c)` with c the first checkpoint: a tensor that never changed comes out bit for
-//! bit. Each multiply-add is rounded once, in the order of the checkpoints, so results do not depend on chunks, threads
+//! bit. A dial's sums are read the same way, but that they are centered already. Each multiply-add is rounded once, in the order of the checkpoints, so results do not depend on chunks, threads
 //! or the number of strengths.
 
 use std::fs::File;
@@ -68,8 +68,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) files: &'a [Vec<DataFile>],
     pub(crate) sums: &'a [Sum<'a>],
     pub(crate) rows: &'a [Row],
-    /// Whether sums are taken around the first source.
-    pub(crate) centered: bool,
+    /// How many sources are iterates, the center first; the others are sums around it (a dial that is read).
+    pub(crate) iterates: usize,
     /// Bytes of buffers, all threads together.
     pub(crate) memory: u64,
     /// Called with bytes read since the last call.
@@ -92,6 +92,8 @@ struct Worker {
     /// (Of u64 for their alignment.)
     raw: Vec<u64>,
     center: Vec<f64>,
+    /// The center of what is centered already.
+    zeros: Vec<f64>,
     sums: Vec<f64>,
     moved: Vec<[f64; BLOCK]>,
     /// Where the first source holds −0.0, which a sum would turn into 0.0.
@@ -173,6 +175,7 @@ impl Worker {
             wide: Vec::new(),
             raw: Vec::new(),
             center: Vec::new(),
+            zeros: Vec::new(),
             sums: Vec::new(),
             moved: vec![[0.0; BLOCK]; GROUP],
             negative_zeros: Vec::new(),
@@ -200,27 +203,27 @@ impl Worker {
         self.center.clear();
         self.center.resize(padded, 0.0);
         self.negative_zeros.clear();
-        let mut first = 0;
-        if pass.centered {
-            self.read(pass, sum, 0, 1, start, count)?;
-            match is_wide {
-                true => self.center[..count].copy_from_slice(&self.wide[..count]),
-                false => {
-                    let from = &self.narrow[..count];
-                    self.center.iter_mut().zip(from).for_each(|(center, &value)| *center = f64::from(value));
-                }
+        self.read(pass, sum, 0, 1, start, count)?;
+        match is_wide {
+            true => self.center[..count].copy_from_slice(&self.wide[..count]),
+            false => {
+                let from = &self.narrow[..count];
+                self.center.iter_mut().zip(from).for_each(|(center, &value)| *center = f64::from(value));
             }
-            self.note_negative_zeros(is_wide, count);
-            first = 1;
         }
+        self.note_negative_zeros(is_wide, count);
         let starts: Vec<usize> = (0..rows).map(|row| row * padded).collect();
+        let mut first = 1;
         while first < pass.files.len() {
-            let group = (pass.files.len() - first).min(GROUP);
+            let is_sum = first >= pass.iterates;
+            let end = if is_sum { pass.files.len() } else { pass.iterates };
+            let group = (end - first).min(GROUP);
             self.read(pass, sum, first, group, start, count)?;
-            if first == 0 {
-                self.note_negative_zeros(is_wide, count);
+            if is_sum {
+                self.zeros.resize(padded, 0.0);
             }
-            let chunk = Chunk { padded, group, weights, first, starts: &starts, center: &self.center };
+            let center = if is_sum { &self.zeros[..padded] } else { &self.center };
+            let chunk = Chunk { padded, group, weights, first, starts: &starts, center };
             let reach = match is_wide {
                 true => chunk.add(&self.wide, &mut self.sums, &mut self.moved),
                 false => chunk.add(&self.narrow, &mut self.sums, &mut self.moved),
@@ -243,7 +246,7 @@ impl Worker {
             let sums = &self.sums[n * padded..][..count];
             self.row.clear();
             // (The first source is the center itself: a sum of nothing around it.)
-            let is_whole = row.only(sum.sequence).is_some_and(|only| only > 0 || !pass.centered);
+            let is_whole = row.only(sum.sequence).is_some_and(|only| only > 0);
             match row.absolute && !is_whole {
                 true => self.row.extend(sums.iter().zip(&self.center).map(|(sum, center)| center + sum)),
                 false => self.row.extend_from_slice(sums),

@@ -241,15 +241,36 @@ impl Sums for Bank {
 
     fn combine(&mut self, mix: &Combination) -> Vec<f64> {
         self.flush();
-        let mut moved = vec![0.0; self.center.len()];
-        for (j, &coefficient) in mix.sums.iter().enumerate().filter(|(_, c)| **c != 0.0) {
-            for (moved, sum) in moved.iter_mut().zip(self.flushed_sum(j)) {
-                *moved += coefficient * sum;
-            }
+        if mix.last == 1.0 && mix.sums.iter().all(|&coefficient| coefficient == 0.0) {
+            return self.latest.clone();
         }
-        let parts = self.center.iter().zip(&moved).zip(self.latest());
-        // (Not `(1 − last) · c`: what never moved stays what it was, to the bit.)
-        parts.map(|((c, moved), w)| c + (moved + mix.last * (w - c))).collect()
+        let (arch, zeros, mut moved) = (pulp::Arch::new(), [0.0; TILE], [[0.0; kernel::BLOCK]; BLOCK]);
+        let mut model = Vec::with_capacity(self.center.len());
+        // The same additions as where a dial's file is read (`checkpoint::stream`): both give the same bits.
+        for (at, tile) in self.sums.chunks_exact(TILE * self.count).enumerate() {
+            let own = at * TILE..self.center.len().min((at + 1) * TILE);
+            let (center, latest) = (&self.center[own.clone()], &self.latest[own]);
+            let mut total = [0.0; TILE];
+            for ((total, c), w) in total.iter_mut().zip(center).zip(latest) {
+                *total += mix.last * (w - c);
+            }
+            for (group, coefficients) in mix.sums.chunks(BLOCK).enumerate() {
+                arch.dispatch(Accumulate {
+                    inputs: &tile[group * BLOCK * TILE..],
+                    stride: TILE,
+                    count: coefficients.len(),
+                    weights: &[coefficients.to_vec()],
+                    first: 0,
+                    rows: &[0],
+                    center: &zeros,
+                    sums: &mut total,
+                    moved: &mut moved,
+                });
+            }
+            // (Not `(1 − last) · c`: what never moved stays what it was, to the bit.)
+            model.extend(center.iter().zip(&total).map(|(&c, &moved)| if moved == 0.0 { c } else { c + moved }));
+        }
+        model
     }
 
     fn reach(&mut self) -> f64 {
