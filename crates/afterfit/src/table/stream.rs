@@ -187,7 +187,7 @@ impl Seen {
     }
 
     fn refuse_mostly_numbers(&self, name: &str) -> Result<(), TableError> {
-        if self.odd > 0 && 10 * self.odd <= self.rows {
+        if self.odd > 0 && 10 * self.odd <= self.rows - self.missing {
             let (column, text) = (name.to_owned(), self.example.clone());
             return Err(TableError::MostlyNumbers { column, text, count: self.odd });
         }
