@@ -81,6 +81,7 @@ describe("the demo's page", () => {
     await page.mouse.down();
     await page.mouse.move(box.x + box.width * 0.95, box.y + box.height / 2, { steps: 5 });
     await page.mouse.up();
+    await page.waitForFunction(() => Number(location.hash.replace("#l2=", "")) > 0.1);
     await page.waitForTimeout(100);
     const after = await state();
     after.pictures.forEach((picture, at) => { expect(picture).not.toBe(before.pictures[at]); });
