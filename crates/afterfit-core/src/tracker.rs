@@ -25,7 +25,7 @@ use crate::status::{Reason, Status};
 pub enum DialError {
     /// Nothing that was kept tells what was asked for.
     #[error(
-        "{what} cannot be read from this dial ({range}): a weight could be off by {certificate:.1e} of the farthest any moved, and at most {limit:.0e} is let through"
+        "{what} cannot be read from this dial ({range}): the error of a weight could be {certificate:.1e} of the largest move of any weight, and the limit is {limit:.0e}"
     )]
     OutOfReach {
         /// What was asked for.

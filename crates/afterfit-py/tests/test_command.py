@@ -103,7 +103,7 @@ def test_errors_are_pythons_in_the_commands_words(run, tmp_path):
     broken.unlink()
     with pytest.raises(ValueError, match="no strength was asked for") as caught:
         afterfit.average(run, out)
-    assert caught.value.__notes__[0].startswith("hint: add --ratio")
+    assert caught.value.__notes__[0].startswith("hint: add --l2 auto")
     with pytest.raises(afterfit.CheckpointError) as caught:
         afterfit.average(run, out, l2=1.0)
     assert "--rate 0.1" in caught.value.__notes__[0]

@@ -11,7 +11,8 @@ use crate::output::{Advice, short};
 #[derive(clap::Args)]
 #[command(next_help_heading = "Outputs")]
 pub(super) struct LoraArgs {
-    /// What of LoRA adapters is averaged: A and B apart, or exactly their products BA, which are the updates [default: apart].
+    /// How to average LoRA adapters: A and B separately (apart), or their products BA, which are the updates (exact)
+    /// [default: apart].
     #[arg(long, value_enum, value_name = "HOW")]
     lora: Option<Lora>,
     /// Rank of the averaged products (default: that of the adapters); a larger one cuts off less.

@@ -162,7 +162,7 @@ fn require_numbers(args: &Args, paths: &[PathBuf], timeline: &Timeline) -> Resul
     let some = paths.iter().any(|path| number_of(path, &pattern).is_some());
     match lone {
         Some(lone) if asked || some => Err(Advice::error(
-            format!("nothing says which step {} is of, neither its name nor the file", lone.display()),
+            format!("the step of {} is unknown: neither its name nor its contents say it", lone.display()),
             "--step-regex says where in the name it is, such as 'v(\\d+)'; or leave that file out",
         )),
         _ => Ok(()),

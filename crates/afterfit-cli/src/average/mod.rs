@@ -89,7 +89,7 @@ pub(crate) struct Args {
     /// The loss is quadratic (linear or kernel regression): identities then hold.
     #[arg(long, help_heading = "How the path was made")]
     quadratic: bool,
-    /// Number at which the path starts: its model is the center of the penalty.
+    /// Step or epoch number of w_0, the center of the penalty.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "How the path was made")]
     origin: u64,
 

@@ -33,7 +33,7 @@ pub(crate) struct StrengthArgs {
     /// Exponential moving average, the latest checkpoint heaviest: its decay per step.
     #[arg(long, value_name = "DECAY", value_delimiter = ',')]
     ema: Vec<f64>,
-    /// The same, by the steps in which a weight halves.
+    /// Exponential moving average, by its half-life in steps.
     #[arg(long, value_name = "STEPS", value_delimiter = ',')]
     half_life: Vec<f64>,
     /// How an EMA starts [default: first].
@@ -51,13 +51,13 @@ pub(crate) struct StrengthArgs {
     /// Merge that stands in for a decay of the rate over --window: linear, 1-sqrt or cosine (WSM, Megatron-LM).
     #[arg(long, value_name = "SHAPE", value_delimiter = ',')]
     anneal: Vec<Shape>,
-    /// What the run would have given had its rate decayed like this over --window (requires rates).
+    /// The model of a run whose rate decays like this over --window (requires rates).
     #[arg(long, value_name = "SHAPE", value_delimiter = ',')]
     schedule: Vec<Shape>,
     /// Which checkpoints --uniform, --anneal and --schedule take: 10 (the last ten), 20% (of the steps), 500steps, 1000..2000 [default: all; 20% for --anneal and --schedule].
     #[arg(long, value_name = "WINDOW")]
     window: Option<Window>,
-    /// The straight line between the first and the last: A of the last (WiSE-FT).
+    /// WiSE-FT: (1 − A) × the first checkpoint + A × the last.
     #[arg(long, value_name = "A", value_delimiter = ',')]
     wise: Vec<f64>,
     /// EMA without its lag (BEMA, with trl's constants).
@@ -69,7 +69,8 @@ pub(crate) struct StrengthArgs {
     /// Weights by hand: a file with one number for each checkpoint; negative ones are allowed.
     #[arg(value_parser = crate::place::input(), long, value_name = "FILE")]
     weights: Option<PathBuf>,
-    /// Which of the two answers (default: regularized for --l2, normalized for --ratio).
+    /// Whether unspent mass goes to the last checkpoint (regularized, default for --l2) or is left out (normalized, default
+    /// for --ratio).
     #[arg(long, value_enum)]
     answer: Option<AnswerArg>,
 }
@@ -325,7 +326,7 @@ fn read_weights(file: &PathBuf) -> Result<Vec<f64>> {
 pub(super) fn plan(args: &StrengthArgs, path: &Provenance) -> Result<Vec<Planned>> {
     if args.window.is_some() && !args.uniform && args.anneal.is_empty() && args.schedule.is_empty() {
         return Err(Advice::error(
-            "--window says which checkpoints, and nothing takes it",
+            "--window has no effect here: no option that was given uses it",
             "add --uniform, --anneal linear or --schedule linear",
         ));
     }
@@ -333,7 +334,7 @@ pub(super) fn plan(args: &StrengthArgs, path: &Provenance) -> Result<Vec<Planned
     if asked.is_empty() {
         return Err(Advice::error(
             "no strength was asked for",
-            "add --ratio 0.9999,0.999,0.99,0.9, or --l2 1e-5..1e-2:16 --rate 0.1, or --uniform",
+            "add --l2 auto, or --l2 1e-5..1e-2:16 --rate 0.1, or --ratio 0.9999,0.999,0.99,0.9, or --uniform",
         ));
     }
     if asked.len() > MOST_OUTPUTS {

@@ -477,7 +477,7 @@ fn every_weighting_has_a_flag() {
         );
     }
     for (arguments, words) in [
-        (&["--window", "20%", "--ema", "0.9"][..], "--window says which checkpoints, and nothing takes it"),
+        (&["--window", "20%", "--ema", "0.9"][..], "--window has no effect here: no option that was given uses it"),
         (&["--uniform", "--window", "x"], "is not a window"),
         (&["--anneal", "square"], "is not a shape"),
         (&["--iterate", "11"], "iterate is 11: it must be one of the 4 kept, from step 0 to 30"),

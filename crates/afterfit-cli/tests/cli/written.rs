@@ -274,7 +274,7 @@ fn runs_at_the_same_time_do_not_harm_each_other() {
     assert_eq!(ends.iter().filter(|end| end.status.success()).count(), 1);
     for end in ends.iter().filter(|end| !end.status.success()) {
         let said = String::from_utf8_lossy(&end.stderr);
-        assert!(said.contains("exists already") || said.contains("was not there when this run began"), "{said}");
+        assert!(said.contains("exists already") || said.contains("appeared or was replaced during this run"), "{said}");
         assert!(said.contains("hint: "), "{said}");
     }
     // Names of their own in one folder: all of them.

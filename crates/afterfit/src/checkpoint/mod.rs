@@ -255,7 +255,7 @@ pub enum CheckpointError {
         after: u64,
     },
     /// Steps are needed, and nothing says them.
-    #[error("how many optimizer steps lie between the checkpoints is needed, and {known}", known = sentence(known))]
+    #[error("the number of optimizer steps between the checkpoints is required, and {known}", known = sentence(known))]
     NoSteps {
         /// What is known instead.
         known: String,

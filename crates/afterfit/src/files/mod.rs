@@ -44,9 +44,7 @@ pub enum FileError {
         source: std::io::Error,
     },
     /// Something took the name of an output while it was being made.
-    #[error(
-        "{path} was not there when this run began, or is another one now: it is left as it is, and nothing is written under its name"
-    )]
+    #[error("{path} appeared or was replaced during this run: it is not overwritten")]
     Appeared {
         /// The output.
         path: PathBuf,

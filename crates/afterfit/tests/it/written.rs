@@ -62,11 +62,11 @@ fn what_appears_during_a_run_is_never_replaced_unasked() {
     // A file, under a file's name and under a folder's; a folder, under both.
     for layout in [&keep, &sharded] {
         let error = write_while(&series, &at("a"), layout, &|| std::fs::write(at("a"), "precious").unwrap());
-        assert!(error.unwrap_err().contains("was not there when this run began"));
+        assert!(error.unwrap_err().contains("appeared or was replaced during this run"));
         assert_eq!(std::fs::read_to_string(at("a")).unwrap(), "precious");
         std::fs::remove_file(at("a")).unwrap();
         let error = write_while(&series, &at("b"), layout, &|| make_folder("b"));
-        assert!(error.unwrap_err().contains("was not there when this run began"));
+        assert!(error.unwrap_err().contains("appeared or was replaced during this run"));
         assert_eq!(names(&at("b")), ["precious"]);
         std::fs::remove_dir_all(at("b")).unwrap();
     }
@@ -89,11 +89,15 @@ fn what_appears_during_a_run_is_never_replaced_unasked() {
         std::fs::rename(at("f"), at("g")).unwrap();
         make_folder("f");
     };
-    assert!(write_while(&series, &at("f"), &force, &swap).unwrap_err().contains("or is another one now"));
+    assert!(
+        write_while(&series, &at("f"), &force, &swap).unwrap_err().contains("appeared or was replaced during this run")
+    );
     assert_eq!((names(&at("f")), names(&at("g"))), (vec!["precious".into()], vec!["model.safetensors".into()]));
     // Also where the system gives the new folder the old one's number: its entries have changed since.
     let add = || std::fs::write(at("g/precious"), "mine").unwrap();
-    assert!(write_while(&series, &at("g"), &force, &add).unwrap_err().contains("or is another one now"));
+    assert!(
+        write_while(&series, &at("g"), &force, &add).unwrap_err().contains("appeared or was replaced during this run")
+    );
     assert_eq!(names(&at("g")), ["model.safetensors", "precious"]);
     // Models and dials, too; nothing temporary stays.
     let error = atomic::write(&at("e.safetensors"), b"x", Existing::Keep).unwrap_err();
