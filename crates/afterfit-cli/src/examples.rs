@@ -22,6 +22,11 @@ pub(crate) const AVERAGE: &str = "Examples:
   $ afterfit average checkpoints/ -o run.dial --dial auto
   $ afterfit average checkpoints/ -o nothing/ --l2 auto --dry-run";
 
+pub(crate) const DIAL: &str = "Examples:
+  $ afterfit average checkpoints/ -o run.dial --dial 1e-2..1
+  $ afterfit dial info run.dial
+  $ afterfit dial read run.dial --l2 0.3 -o model.safetensors";
+
 pub(crate) const DIAL_READ: &str = "Examples:
   $ afterfit average checkpoints/ -o run.dial --dial 1e-2..1
   $ afterfit dial read run.dial --l2 0.3 -o model.safetensors

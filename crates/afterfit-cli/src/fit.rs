@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// Columns to leave out, separated by commas; may be repeated. Quote a name that contains a comma: '"a, b",c'.
     #[arg(long, value_name = "NAMES", value_parser = column_names)]
     drop: Vec<Names>,
-    /// Memory that reading the table may take, such as 5GB (default: 64 MB plus 8 times the bytes in the file).
+    /// Memory that reading the table may take, such as 5GB (default: 64 MB plus 8 times the file's size, unpacked).
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<output::Bytes>,
     /// The file's format, if its name does not tell.

@@ -55,17 +55,20 @@ enum Command {
     /// Fit 40 models to handwritten digits and write a page with a slider: see what this does.
     #[command(after_help = examples::DEMO)]
     Demo(demo::Args),
-    /// Fit a model to a table: one training run, every strength λ, the best one chosen.
+    /// Fit a model to a table at every strength λ, each with a certificate, and choose the best.
     #[command(allow_negative_numbers = true, after_help = examples::FIT)]
     Fit(Box<fit::Args>),
     /// Predict with a saved model.
+    ///
+    /// Prints one line per row of the table. A row with missing values gets an empty prediction (null in JSON) where the model
+    /// was fitted with `--missing drop`. An unseen category counts as none of the known ones, with a warning.
     #[command(after_help = examples::PREDICT)]
     Predict(predict::Args),
     /// Average checkpoints of a network: every strength in one pass over the files.
     #[command(allow_negative_numbers = true, after_help = examples::AVERAGE)]
     Average(Box<average::Args>),
     /// Read models off a dial.
-    #[command(subcommand, allow_negative_numbers = true)]
+    #[command(subcommand, allow_negative_numbers = true, after_help = examples::DIAL)]
     Dial(dial::Command),
     /// Open a page on this machine whose slider reads models off a dial and evaluates them.
     #[command(after_help = examples::SERVE)]
@@ -74,13 +77,13 @@ enum Command {
     #[command(after_help = examples::INSPECT)]
     Inspect(inspect::Args),
     /// Fetch well-known data sets.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = examples::DATA_GET)]
     Data(data::Command),
     /// Print the weight each iterate gets for a strength λ.
     #[command(allow_negative_numbers = true, after_help = examples::WEIGHTS)]
     Weights(weights::Args),
     /// Compute what the theorems promise: deviation bounds, brackets, continuous-time flows.
-    #[command(subcommand, allow_negative_numbers = true)]
+    #[command(subcommand, allow_negative_numbers = true, after_help = examples::THEORY_BRACKET)]
     Theory(theory::Command),
     /// Plan a dial before training: its sums, memory and certified error.
     #[command(allow_negative_numbers = true, after_help = examples::PLAN)]

@@ -26,7 +26,7 @@ pub(crate) struct OptimizerArgs {
     /// β1 of adam [default: 0.9].
     #[arg(long, value_name = "B")]
     pub(crate) beta1: Option<f64>,
-    /// AdamW's own weight decay of adam [default: what the checkpoints say, else 0].
+    /// AdamW's own weight decay of adam [default: that of the checkpoints, where there are any, else 0].
     #[arg(long, value_name = "W")]
     pub(crate) weight_decay: Option<f64>,
 }

@@ -21,8 +21,6 @@ enum Style {
     Jsonl,
 }
 
-/// Prints one line per row of the table. A row with missing values gets an empty prediction (null in JSON) where the model was
-/// fitted with `--missing drop`. An unseen category counts as none of the known ones, with a warning.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A model that `afterfit fit -o` wrote.
@@ -34,7 +32,7 @@ pub(crate) struct Args {
     /// The table's format, if its name does not tell.
     #[arg(long, value_parser = crate::strengths::one_of::<Format>(&Format::NAMES))]
     format: Option<Format>,
-    /// Memory that reading the table may take, such as 5GB (default: 64 MB plus 8 times the bytes in the file).
+    /// Memory that reading the table may take, such as 5GB (default: 64 MB plus 8 times the file's size, unpacked).
     #[arg(long, value_name = "SIZE")]
     max_memory: Option<output::Bytes>,
     /// Another λ of the path in the model file: a number, best, or 1se (the strongest within one standard error of the best) [default: best].

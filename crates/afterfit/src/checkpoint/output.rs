@@ -74,7 +74,7 @@ pub struct Layout {
     pub shard_bytes: Option<u64>,
     /// One file, even where the first input was a folder of shards.
     pub single: bool,
-    /// Buffers of all threads together, in bytes; a twentieth of the model (1 to 64 MB) when `None`.
+    /// Buffers of all threads together, in bytes; a 28th of the model (1 to 64 MiB) when `None`.
     pub memory: Option<u64>,
     /// What becomes of something that has an output's name already. (A folder is replaced only if it was there when
     /// writing began.)
