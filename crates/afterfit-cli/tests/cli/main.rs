@@ -4,6 +4,7 @@
 mod average;
 mod page;
 mod shapes;
+#[cfg(unix)]
 mod written;
 
 use std::path::Path;

@@ -81,6 +81,7 @@ fn permissions_follow_the_umask_and_not_the_inputs() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn a_signal_removes_temporary_files_and_says_so_by_its_number() {
     let here = folder(&[]);
     let at = here.path();
@@ -148,6 +149,7 @@ fn a_signal_in_the_middle_of_writing_leaves_nothing() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn streams_that_take_nothing_cost_no_model() {
     let here = folder(&[("houses.csv", &houses())]);
     let at = here.path();
@@ -177,6 +179,7 @@ fn streams_that_take_nothing_cost_no_model() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn outputs_that_cannot_be_written_fail_before_any_work() {
     let here = folder(&[("houses.csv", &houses())]);
     let at = here.path();
@@ -204,6 +207,7 @@ fn outputs_that_cannot_be_written_fail_before_any_work() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn a_full_disk_leaves_nothing_and_says_so() {
     let here = folder(&[]);
     let at = here.path();
@@ -221,6 +225,7 @@ fn a_full_disk_leaves_nothing_and_says_so() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn the_sweep_spares_a_run_in_another_namespace() {
     let here = folder(&[]);
     let at = here.path();
@@ -314,6 +319,7 @@ fn a_model_whose_name_was_taken_during_training_is_not_lost() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
 fn a_kill_while_a_folder_is_replaced_loses_neither_old_nor_new() {
     let here = folder(&[]);
     let at = here.path();

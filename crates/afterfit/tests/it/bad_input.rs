@@ -355,7 +355,8 @@ fn broken_files() {
     let file = folder.path().join("broken");
     let name = file.display().to_string();
     let open = || Dial::load(&file).map(|_| ());
-    assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: No such file")));
+    let missing = if cfg!(windows) { "The system cannot find" } else { "No such file" };
+    assert!(open().unwrap_err().to_string().starts_with(&format!("{name}: {missing}")));
     std::fs::write(&file, b"abc").unwrap();
     says(open(), &format!("{name}: not a safetensors file: 3 bytes long: too short for a header"));
     std::fs::write(&file, u64::MAX.to_le_bytes()).unwrap();
