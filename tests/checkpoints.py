@@ -94,7 +94,7 @@ def npz_in_and_out(folder):
 
 
 def strengths_follow_the_theory(folder):
-    """λ over checkpoints every 10 steps with a rate that drops: weights from THEORY, computed here step by step."""
+    """λ over checkpoints every 10 steps with a rate that drops: weights from docs/theory.md, computed here step by step."""
     models = [model(step) for step in range(0, 50, 10)]
     for step, state in zip(range(0, 50, 10), models):
         save_file(state, folder / f"checkpoint-{step}.safetensors")

@@ -220,7 +220,7 @@ def groups(first, second, reverse=False, **settings):
 
 
 def pull_of(l2, rate, momentum, other_rate, other_momentum):
-    """λ_g(q) of THEORY §8: q from the first group's rate, in the stable form."""
+    """λ_g(q) of docs/theory.md, "Parameter groups": q from the first group's rate, in the stable form."""
     x = l2 * rate
     q = 2 / (1 + momentum + x + np.sqrt((1 - momentum) ** 2 + x * (2 * (1 + momentum) + x)))
     return (1 - q) * (1 - other_momentum * q) / (q * other_rate)
@@ -358,7 +358,7 @@ def an_optimizer_nobody_knows_is_not_called_exact(folder):
 
 
 def lions_average_balances_its_mean_update(folder):
-    """`λ(ŵ−c) = −Σ p_k u_k` for any updates u (THEORY §8): order of saving and stepping, rates, center. 1e-12 of the
+    """`λ(ŵ−c) = −Σ p_k u_k` for any updates u (docs/theory.md): order of saving and stepping, rates, center. 1e-12 of the
     largest weight."""
     (folder / "run").mkdir()
     l2, steps, w, m = 0.5, 80, RNG.normal(size=D), np.zeros(D)
@@ -529,7 +529,7 @@ def decay_chosen_afterwards(folder):
 
 
 def masses(l2, rates, momentum):
-    """The look-ahead rule of THEORY §8, backwards, and the unspent mass last."""
+    """The look-ahead rule of docs/theory.md, backwards, and the unspent mass last."""
     ahead, spends = 0.0, []
     for rate in rates[::-1]:
         a = rate + momentum * ahead
@@ -564,7 +564,7 @@ def dials_keep_their_promise(folder):
         assert error <= row["error"], f"λ = {l2}: off by {error:.2e}, at most {row['error']:.2e} was promised"
         np.testing.assert_allclose(row["remaining"], p[-1], rtol=1e-9, atol=1e-300)
         worst = max(worst, row["error"]) if 1e-3 <= l2 <= 1 else worst
-    # Sixteen sums for three decades: THEORY §10 says 1.5e-3 of the farthest any weight moved.
+    # Sixteen sums for three decades: about 1.5e-3 of the farthest any weight moved.
     assert worst < 1.5e-3 * np.abs(path - path[0]).max(), worst
 
 

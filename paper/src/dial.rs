@@ -113,10 +113,10 @@ pub(crate) fn dial(tick: &dyn Fn(&str)) -> Result<Outcome> {
     outcome.number(
         "worst error with m = 16",
         at(16),
-        "small; THEORY has 5e-4, relative to the model instead of to the farthest move",
+        "small; expected 5e-4, relative to the model instead of to the farthest move",
         at(16) < 2e-3,
     );
-    outcome.number("worst error with m = 24", at(24), "small; THEORY has 2e-6, likewise", at(24) < 2e-5);
+    outcome.number("worst error with m = 24", at(24), "small; expected 2e-6, likewise", at(24) < 2e-5);
     outcome.tables.push(Table::of("dial-nodes", &[("nodes", &m), ("error", &worst), ("certificate", &worst_bound)]));
     let mut columns: Vec<(String, Vec<f64>)> = vec![("l2".into(), grid.clone())];
     for ((count, error), bound) in counts.iter().zip(errors).zip(bounds) {

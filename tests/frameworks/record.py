@@ -1,6 +1,6 @@
 """What a run really did: every step's settings, taken down by a hook of torch's, and the weights that follow from them.
 
-Nothing here looks at a file. The weights are those of THEORY §8, written out slowly.
+Nothing here looks at a file. The weights are those of docs/theory.md, written out slowly.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ fn certificates_hold() {
 }
 
 /// Product-rule sums read against the exact target: the guess is inside the certificate, and fitted coefficients make it
-/// several times smaller than interpolation would (THEORY §8, "Which rule when").
+/// several times smaller than interpolation would (docs/theory.md, "Momentum").
 #[test]
 fn sums_that_did_not_know_the_future() {
     let mut rng = Rng::new(2);
@@ -340,7 +340,7 @@ fn sums_that_did_not_know_the_future() {
     }
 }
 
-/// The same with the schedule declared: only interpolation is left, about 1.5e-3 (16 sums, three decades; THEORY §10).
+/// The same with the schedule declared: only interpolation is left, about 1.5e-3 (16 sums, three decades).
 #[test]
 fn declared_schedules() {
     let steps = 4000;
@@ -491,7 +491,7 @@ fn worst(nodes: &Nodes, path: &PathInfo) -> f64 {
     certificates(nodes, path, &grid).unwrap().into_iter().fold(0.0, f64::max)
 }
 
-/// The numbers that THEORY §10 and §3 quote. (Rounded there to two digits: 5 %.)
+/// Certificates at sizes in use; docs/theory.md and docs/pytorch.md quote some. (Rounded to two digits: 5 %.)
 #[test]
 fn quoted_certificates() {
     let path = |steps| PathInfo::quadratic(Optimizer::Sgd, Rates::constant(1.0, steps));
@@ -517,7 +517,7 @@ fn quoted_certificates() {
     assert!(matches!(error, DialError::Tolerance { .. }), "{error}");
 }
 
-/// What a λ dial and an EMA dial can tell of other averages (THEORY §10, "What can be read", with f32 sums).
+/// What a λ dial and an EMA dial can tell of other averages (docs/theory.md, "The dial's certificate"; f32 sums).
 #[test]
 fn targets_outside() {
     let steps = 4000;

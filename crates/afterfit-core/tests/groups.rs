@@ -200,7 +200,7 @@ fn adam_groups() {
         let off = quadratic.relative(&averaged(&groups, &two.path(&quadratic), l2), &ridge);
         within("adam", off, 1e-12);
     }
-    // Weight decay in one group only, as is usual. Of spent mass the two readings differ by what THEORY §8 names, about δηβ1/(1−β1);
+    // Weight decay in one group only, as is usual. Of spent mass the two readings differ by about δηβ1/(1−β1);
     // of mass that is not spent, a decay that takes much away over the run keeps its place beside λ: a mass each, unless it does not.
     let with = Optimizer::Adam { beta1: 0.9, weight_decay: 0.01 };
     let two = Two::new((adam, vec![0.1; 4000]), (with, vec![0.1; 4000]));

@@ -372,7 +372,7 @@ fn adamw_with_gains_keeps_the_whole_pull() {
     }
 }
 
-/// λ+δ beside Q∇L: ignoring the bias correction must be wrong (THEORY §12.2: 28 % at λη = 0.05).
+/// λ+δ beside Q∇L: ignoring the bias correction must be wrong (28 % at λη = 0.05).
 #[test]
 fn bias_correction_matters() {
     let quadratic = Quadratic::random(17);

@@ -1,4 +1,5 @@
-//! Another rate schedule, chosen afterwards: a run with other rates is a combination of the path (THEORY §9).
+//! Another rate schedule, chosen afterwards: a run with other rates is a combination of the path (docs/theory.md, "The decay of
+//! the rate, chosen afterwards").
 #![allow(clippy::needless_range_loop, clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod common;
@@ -191,7 +192,7 @@ fn a_hundred_thousand_steps() {
     within("mean", (mean / chances.clone().sum::<f64>() - 1.0).abs(), 1e-12);
     within("variance", (variance / chances.map(|r| r * (1.0 - r)).sum::<f64>() - 1.0).abs(), 1e-10);
     let width = weights.iter().filter(|&&c| c != 0.0).count();
-    assert!((1500..2600).contains(&width), "{width} entries; THEORY §9 has 2029");
+    assert!((1500..2600).contains(&width), "{width} entries instead of about 2029");
 }
 
 /// The weighting: the path's own rates times the shape, over a window, on kept iterates.
@@ -219,7 +220,7 @@ fn as_a_weighting() {
             within(&format!("{shape} {window}"), apart(&average(&found.weights, &path), &w), 1e-12 * size(&path));
         }
     }
-    // Every 10th iterate of 800: 1e-5 of the move (THEORY §9).
+    // Every 10th iterate of 800: 1e-5 of the move.
     let rates = vec![0.5; 800];
     let path = momentum_path(&quadratic, &rates, 0.0, 0.0);
     let info = PathInfo::quadratic(Optimizer::Sgd, Rates::constant(0.5, 800));

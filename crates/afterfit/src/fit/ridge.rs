@@ -161,7 +161,7 @@ impl RidgePath {
 }
 
 impl RidgeRun {
-    /// The accelerated run of THEORY §2: torch's Nesterov with the momentum that spends `smallest` fastest.
+    /// The accelerated run: torch's Nesterov with the momentum that spends `smallest` fastest.
     pub fn accelerated(quadratic: &Quadratic, smallest: f64) -> Result<Self> {
         let rate = 1.0 / curvature(quadratic)?.beta;
         let momentum = accelerated_momentum(rate, smallest)?;

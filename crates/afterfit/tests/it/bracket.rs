@@ -156,7 +156,8 @@ fn toy() -> Quadratic {
 
 #[test]
 fn the_papers_own_quadratic_leaves_the_box() {
-    // THEORY §6.3: η=0.3, λ=1.2, every condition holds. As printed (w_* = (1,1) > 0): 0.0092 outside at k = 4.
+    // Erratum 3 of docs/theory.md: η=0.3, λ=1.2, every condition holds.
+    // As printed (w_* = (1,1) > 0): 0.0092 outside at k = 4.
     let (violation, k) = worst_violation(&toy(), 0.3, 1.2, 0.1, 1.0, 400, false);
     assert!((violation - 0.0092).abs() < 5e-5 && k == 4, "{violation} at {k}");
     // Oriented by −∂_iL(0), the limit itself is 0.147 outside.

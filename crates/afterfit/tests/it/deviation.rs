@@ -136,7 +136,7 @@ fn theorem_1() {
 #[test]
 fn theorem_2_as_printed_fails_and_as_corrected_holds() {
     let mut rng = rng(42);
-    // THEORY §6.2: Q = 0.01·I; α and β are those of Q^{-1/2}ΣQ^{-1/2}.
+    // Erratum 2 of docs/theory.md: Q = 0.01·I; α and β are those of Q^{-1/2}ΣQ^{-1/2}.
     let q = Mat::from_fn(5, 5, |i, j| if i == j { 0.01 } else { 0.0 });
     let sigma = with_spectrum(&mut rng, &log_spectrum(5, 0.002, 0.01));
     let method = Method::Preconditioned(Preconditioner::new(q.clone()).unwrap());

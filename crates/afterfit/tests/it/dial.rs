@@ -27,7 +27,7 @@ fn log_grid(from: f64, to: f64, count: usize) -> Vec<f64> {
     (0..count).map(|i| from * (to / from).powf((i as f64 + 0.37) / count as f64)).collect()
 }
 
-/// The spectrum-1e-6…1 quadratic of THEORY §3 and a run that resolves λ = 1e-4.
+/// A quadratic of spectrum 1e-6…1 and a run that resolves λ = 1e-4.
 fn wide_quadratic() -> (Quadratic, Method) {
     let quadratic = quadratic(&mut rng(51), &log_spectrum(40, 1e-6, 1.0), 1);
     let momentum = accelerated_momentum(1.0, 1e-6).unwrap();

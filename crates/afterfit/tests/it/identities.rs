@@ -136,7 +136,7 @@ fn paper_nesterov_with_alpha_below_at_and_above_the_smallest_eigenvalue() {
 
 #[test]
 fn coordinatewise_rates_give_plain_l2_in_few_steps() {
-    // A commuting preconditioner: spectrum 1e-6…1, 400 steps, λ = 1e-4 to rounding (THEORY §2: 1e-15).
+    // A commuting preconditioner: spectrum 1e-6…1, 400 steps, λ = 1e-4 to rounding (1e-15).
     let mut rng = rng(9);
     let objective = quadratic(&mut rng, &log_spectrum(12, 1e-6, 1.0), 2);
     let eigen = objective.diagonalize().unwrap();
@@ -356,7 +356,7 @@ fn status_says_where_the_identity_ends() {
 
 #[test]
 fn how_many_steps_a_strength_needs() {
-    // THEORY §2: spectrum 1e-6…1, five decades of λ down to 1e-4, at rate 1: about 70 707 steps of descent to R = 1e-3
+    // Spectrum 1e-6…1, five decades of λ down to 1e-4, at rate 1: about 70 707 steps of descent to R = 1e-3
     // (ln(1e3)/1e-4 = 69 081) and 1 407 of Nesterov to R = 7e-7.
     let momentum = accelerated_momentum(1.0, 1e-6).unwrap();
     let nesterov = steps_to_spend(Optimizer::Nesterov { momentum }, 1e-4, 1.0, 1e-6).unwrap();
