@@ -288,9 +288,8 @@ fn warm_buffers() {
     assert_eq!(Run::new(heavy(0.9), Vec::new()).info().warm_shift(l2).unwrap(), 0.0);
 }
 
-/// How wrong the product rule is, in percent of ‖w_λ−c‖ (docs/theory.md, "Momentum"):
-/// on a spectrum of 1e-4…1 with a peak effective rate of 1
-/// over 4000 steps. The quoted numbers are of another random spectrum: a factor 2.
+/// How wrong the product rule is, in percent of ‖w_λ−c‖ (docs/theory.md, "Momentum"): on a spectrum of 1e-4…1 with a
+/// peak effective rate of 1 over 4000 steps. The quoted numbers are of another random spectrum: a factor 2.
 #[test]
 fn what_the_product_rule_costs() {
     let steps = 4000;
