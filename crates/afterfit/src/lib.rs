@@ -30,7 +30,8 @@
 //!
 //! Scalars ([`afterfit_core`]: which weight each iterate gets), [`sums`] (vectors added up) and [`files`] are kept apart;
 //! a [`dial`] is the first two, and everything that learns stands on them: [`objective`] → [`run`] → [`fit`] → [`learn`] for
-//! tables, [`checkpoint`] for networks. Cargo features: `tables`, `checkpoints`; without them there is the dial and little else.
+//! tables, [`checkpoint`] for networks. Cargo features: `tables` and `checkpoints` (on by default), `stores` (object stores),
+//! `datasets`; without any there is the dial and little else.
 
 pub mod causal;
 #[cfg(feature = "checkpoints")]
