@@ -1,20 +1,25 @@
 """The documents hold together, without a network: links and anchors lead somewhere, tests named in the theory exist, Python blocks
-parse, README is short, and what it counts is what its sources count.
+parse, README is short, what it counts is what its sources count, and its copy for packages is README with addresses.
 
 python tests/docs.py
+python tests/docs.py --write    # rewrites that copy, crates/afterfit/README.md
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MOST_WORDS = 700
+REPOSITORY = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["repository"]
+COPY = ROOT / "crates/afterfit/README.md"
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -42,16 +47,37 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.strip().lower()).replace(" ", "-") for head in plain}
 
 
+def addressed(markdown: str) -> str:
+    """README for readers who have no repository beside it (crates.io, rustdoc): its links lead to the repository's files."""
+
+    def address(target: str, kind: str) -> str:
+        if re.match(r"[a-z]+:|#", target):
+            return target
+        kind = "tree" if kind == "blob" and (ROOT / target.partition("#")[0]).is_dir() else kind
+        return f"{REPOSITORY}/{kind}/main/{target}"
+
+    text = re.sub(r"\]\(([^)\s]+)\)", lambda link: f"]({address(link[1], 'blob')})", markdown)
+    return re.sub(r'\b(src|srcset)="([^"]+)"', lambda link: f'{link[1]}="{address(link[2], "raw")}"', text)
+
+
+def stale_copy() -> list[str]:
+    fresh = addressed((ROOT / "README.md").read_text())
+    name = COPY.relative_to(ROOT)
+    return [] if COPY.read_text() == fresh else [f"{name} is not README.md with addresses: python tests/docs.py --write"]
+
+
 def broken_links() -> list[str]:
     found = []
+    ours = re.compile(re.escape(REPOSITORY) + "/(?:blob|tree|raw)/main/(.+)")
     for document in documents():
         text = FENCE.sub("", document.read_text())
         text = re.sub(r"`[^`\n]*`", "", text)
         for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset|href)="([^"]+)"', text):
-            if re.match(r"[a-z]+:", target):
+            own = ours.match(target)
+            if re.match(r"[a-z]+:", target) and not own:
                 continue
-            path, _, anchor = target.partition("#")
-            file = document.parent / path if path else document
+            path, _, anchor = (own[1] if own else target).partition("#")
+            file = (ROOT if own else document.parent) / path if path else document
             where = f"{document.relative_to(ROOT)}: {target}"
             if not file.exists():
                 found.append(f"{where}: there is no such file")
@@ -119,9 +145,13 @@ def table_of_the_paper() -> list[str]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    if parser.parse_args().write:
+        COPY.write_text(addressed((ROOT / "README.md").read_text()))
     count = words((ROOT / "README.md").read_text())
     long = [f"README has {count} words; at most {MOST_WORDS}"] if count > MOST_WORDS else []
-    found = long + broken_links() + unknown_tests() + unparsed() + uncounted() + table_of_the_paper()
+    found = long + stale_copy() + broken_links() + unknown_tests() + unparsed() + uncounted() + table_of_the_paper()
     if found:
         sys.exit("\n".join(found))
     print(f"docs: {len(documents())} documents, README {count} words")

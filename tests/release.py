@@ -14,6 +14,7 @@ import sys
 import tarfile
 import tomllib
 import venv
+import zipfile
 from pathlib import Path
 
 import runner
@@ -122,15 +123,18 @@ def crates(folder: Path) -> None:
             assert {"Cargo.toml", "LICENSE-MIT", "LICENSE-APACHE", "src/lib.rs"} <= set(inside), name
             # (Links would lead nowhere.)
             assert all(member.isfile() for member in inside.values()), name
-            if name == "afterfit":
+            if name != "afterfit-core":
                 file = archive.extractfile(inside["README.md"])
-                assert file is not None and file.read().decode() == text("README.md")
+                # (With links that lead somewhere from there; tests/docs.py compares it with README.)
+                assert file is not None and file.read().decode() == text("crates/afterfit/README.md")
 
 
 def wheel(folder: Path) -> None:
     """Installed in an environment that has nothing but numpy: the module, the command, a fit."""
     built = list((ROOT / "target/wheels").glob("*.whl"))
     assert len(built) == 1, f"one wheel in target/wheels: {built}"
+    names = {Path(name).name for name in zipfile.ZipFile(built[0]).namelist()}
+    assert {"LICENSE-MIT", "LICENSE-APACHE"} <= names, names
     venv.create(folder / "fresh", with_pip=True)
     python = folder / "fresh" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     requirement = next(line for line in text("tests/requirements.txt").splitlines() if line.startswith("numpy=="))
@@ -155,7 +159,15 @@ def source_distribution(folder: Path) -> None:
         content.extractall(folder, filter="data")
     [root] = [entry for entry in folder.iterdir() if entry.is_dir()]
     inside = {str(path.relative_to(root)) for path in root.rglob("*")}
-    assert {"PKG-INFO", "pyproject.toml", "Cargo.lock", "crates/afterfit/src/dial.rs", "crates/afterfit-core/src/mass.rs"} <= inside
+    assert {
+        "PKG-INFO",
+        "pyproject.toml",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+        "Cargo.lock",
+        "crates/afterfit/src/dial.rs",
+        "crates/afterfit-core/src/mass.rs",
+    } <= inside
     [own] = [path for path in root.rglob("Cargo.toml") if path.parent.name == "afterfit-py"]
     reading = ["cargo", "metadata", "--offline", "--format-version", "1", "--manifest-path", own]
     done = subprocess.run(reading, capture_output=True, text=True, check=False)
