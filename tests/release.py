@@ -50,6 +50,8 @@ def one_address(_: Path) -> None:
     owner = CARGO["repository"].rsplit("/", 1)[0]
     for name in (
         "README.md",
+        "crates/afterfit/README.md",
+        "crates/afterfit-py/README.md",
         "mkdocs.yml",
         "docs/site.py",
         "CITATION.cff",
