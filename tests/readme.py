@@ -121,7 +121,7 @@ def serve(command: str, folder: Path) -> None:
     arguments = ["bash", "-c", f"exec {command} --json"]
     # (What runs in the background ignores Ctrl-C, and so would its children.)
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, preexec_fn=heard)  # noqa: PLW1509
+    process = subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, preexec_fn=heard)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
