@@ -51,6 +51,9 @@ pub(crate) fn between(existing: Existing, quiet: bool, watch: &Watch, run: impl 
         return done;
     }
     // As on a disk, what is complete stays, whatever came after it: an evaluation that failed, a reader that closed its pipe.
+    if done.is_err() {
+        session.remove_nothing();
+    }
     let bar = progress_bar(session.bytes_to_send(), quiet);
     let sent = session.send(existing, &|bytes| {
         bar.inc(bytes);

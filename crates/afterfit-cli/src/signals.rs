@@ -32,6 +32,7 @@ mod unix {
         let Ok(mut signals) = Signals::new(watched) else { return };
         let wait = move || {
             if let Some(signal) = signals.forever().next() {
+                afterfit::files::stores::stop_sending();
                 afterfit::files::atomic::remove_all();
                 let name = signal_name(signal).unwrap_or("a signal");
                 say(&format!("\nstopped by {name}: temporary files are removed, finished outputs stay"));

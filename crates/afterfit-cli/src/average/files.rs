@@ -80,8 +80,18 @@ pub(super) fn require_free(
             };
             return Err(Advice::error(format!("{name} is {is}"), "name another"));
         }
-        if folders && (is_empty_folder(&plan.path) || series.is_gathering(&plan.path, layout)) {
+        if folders && is_empty_folder(&plan.path) {
             continue;
+        }
+        if folders && series.is_gathering(&plan.path, layout) {
+            // (Those who divide the work look first, and take up what is there.)
+            if args.dry_run {
+                continue;
+            }
+            return Err(Advice::error(
+                format!("{name} has files of an average that several machines were making"),
+                "call afterfit.ray.average again to finish it, or remove them",
+            ));
         }
         if !args.force && !args.skip_existing {
             return Err(Advice::error(

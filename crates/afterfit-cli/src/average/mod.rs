@@ -11,7 +11,7 @@ mod show;
 
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use afterfit::certificate::certificates;
@@ -230,7 +230,9 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
 
     let mut skipped = HashSet::new();
     if args.skip_existing {
-        let is_there = |plan: &&Planned| plan.path.symlink_metadata().is_ok() && !is_empty_folder(&plan.path);
+        // (What workers have sent of an output is no output yet.)
+        let is_open = |path: &Path| is_empty_folder(path) || series.is_gathering(path, &layout);
+        let is_there = |plan: &&Planned| plan.path.symlink_metadata().is_ok() && !is_open(&plan.path);
         for plan in planned.iter().filter(is_there) {
             require_same(plan, &record(plan, &series, &path, &numbers, &layout))?;
             skipped.insert(plan.path.clone());

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::files::FileError;
 use crate::files::checksum::Checked;
-use crate::files::source::{most_open, open_plain};
+use crate::files::source::{Input, most_open, open_plain};
 use crate::files::text::shown;
 
 /// What layers call what they keep besides their tensors.
@@ -297,7 +297,7 @@ impl<'a> Chunks<'a> {
         &mut self,
         name: &str,
         stored: &Stored<'a>,
-        then: impl FnOnce(&mut Archive<'_, BufReader<Section<'_>>>, &str, Pickle) -> Result<T>,
+        then: impl FnOnce(&mut Archive<'_, BufReader<Section>>, &str, Pickle) -> Result<T>,
     ) -> Result<(T, usize)> {
         let number = self.file(stored.file)?;
         // (Each is opened once or twice. One that many names lead to would be looked through as often.)
@@ -323,7 +323,8 @@ impl<'a> Chunks<'a> {
             }
             error => error,
         };
-        let section = BufReader::new(Section { file, start, length: bytes, position: 0 });
+        let section = Section::new(file.again()?, start, bytes).map_err(FileError::io(&path))?;
+        let section = BufReader::new(section);
         let mut archive = Archive::within(&path, section, start, bytes).map_err(of)?;
         let names = archive.names();
         let entry = names.iter().find(|name| *name == "data.pkl" || name.ends_with("/data.pkl"));
@@ -492,7 +493,7 @@ impl Storages for Chunks<'_> {
         let place = self.join(&tensor).ok().filter(|_| tensor.is_number())?;
         let mut bytes = [0; 8];
         let size = super::number::size(tensor.dtype).filter(|size| *size <= 8)? as usize;
-        self.files.get(place.file as usize)?.0.read(&mut bytes[..size], place.offset).ok()?;
+        self.files.get(place.file as usize)?.0.again().ok()?.read_little(&mut bytes[..size], place.offset).ok()?;
         torch::scalar(tensor.dtype, &bytes[..size])
     }
 
@@ -505,23 +506,38 @@ impl Storages for Chunks<'_> {
 }
 
 /// A stretch of a file as a file of its own.
-struct Section<'a> {
-    file: &'a DataFile,
+struct Section {
+    file: Input,
     start: u64,
     length: u64,
     position: u64,
 }
 
-impl Read for Section<'_> {
+impl Section {
+    fn new(
+        #[cfg_attr(not(feature = "stores"), expect(unused_mut))] mut file: Input,
+        start: u64,
+        length: u64,
+    ) -> std::io::Result<Self> {
+        // (An archive's table of contents is at its end.)
+        #[cfg(feature = "stores")]
+        if let Input::Object(cursor) = &mut file {
+            cursor.page_in(start, start + length)?;
+        }
+        Ok(Self { file, start, length, position: 0 })
+    }
+}
+
+impl Read for Section {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = (self.length.saturating_sub(self.position)).min(bytes.len() as u64) as usize;
-        self.file.read(&mut bytes[..count], self.start + self.position).map_err(std::io::Error::other)?;
+        self.file.read_little(&mut bytes[..count], self.start + self.position)?;
         self.position += count as u64;
         Ok(count)
     }
 }
 
-impl Seek for Section<'_> {
+impl Seek for Section {
     fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
         let position = match to {
             SeekFrom::Start(position) => Some(position),

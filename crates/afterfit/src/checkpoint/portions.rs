@@ -45,13 +45,14 @@ impl Series {
         self.shards_of(layout).into_iter().map(|shard| (shard.name.clone(), bytes(&shard))).collect()
     }
 
-    /// Whether what is at an output's place is files of it that workers have sent, and nothing that makes a checkpoint of them.
+    /// Whether what is at an output's place is files of it that workers have sent, and no list that makes a checkpoint of them.
     #[must_use]
     pub fn is_gathering(&self, path: &Path, layout: &Layout) -> bool {
-        if !is_in_store(path) {
+        let files = self.files_of_output(layout);
+        // (One file has no list: it is all there is.)
+        if !is_in_store(path) || files.len() < 2 {
             return false;
         }
-        let files = self.files_of_output(layout);
         let is_file = |name: &String| files.iter().any(|(file, _)| file == name);
         names_below(path, "").is_ok_and(|names| names.iter().all(is_file))
     }
@@ -147,6 +148,7 @@ impl Series {
         for name in names {
             let content = std::fs::read(besides.path().join(&name)).map_err(&io)?;
             bytes += content.len() as u64;
+            make_folders_of(&name, path).map_err(&io)?;
             write(&path.join(&name), &content, Existing::Replace)?;
         }
         Ok(bytes)

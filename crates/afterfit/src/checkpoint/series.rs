@@ -13,6 +13,7 @@ use super::shape::Shape;
 use super::{
     Checkpoint, CheckpointError, DataFile, Layout, ModelPart, Result, Tensor, Training, formats, number, quantized,
 };
+use crate::files::is_in_store;
 use crate::files::source::most_open;
 use crate::files::text::shown;
 use crate::watch::Watch;
@@ -82,6 +83,24 @@ pub struct Series {
     pub(super) opened_with: (Option<String>, Vec<String>),
 }
 
+/// Checkpoints in a store that are opened at a time: each of their requests takes a while, and little of a machine.
+const OPENED_AT_A_TIME: usize = 16;
+
+/// What becomes of each, all at the same time.
+fn at_once<T: Sync, R: Send>(all: &[T], then: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    if let [only] = all {
+        return vec![then(only)];
+    }
+    let then = &then;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all.iter().map(|one| scope.spawn(move || then(one))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
 /// How checkpoints are opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Opening {
@@ -124,8 +143,10 @@ impl Series {
         };
         let mut series = Self::of(open(first)?);
         series.opened_with = (key.map(str::to_owned), copy.to_vec());
-        for path in rest {
-            series.add(open(path)?, opening.with_start && series.paths.len() == 1)?;
+        for paths in rest.chunks(if is_in_store(first) { OPENED_AT_A_TIME } else { 1 }) {
+            for checkpoint in at_once(paths, open) {
+                series.add(checkpoint?, opening.with_start && series.paths.len() == 1)?;
+            }
         }
         series.treatments = series.treat(&patterns)?;
         series.file_of = series.files_of_tensors();

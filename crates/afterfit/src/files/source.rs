@@ -84,6 +84,19 @@ impl Input {
             Self::Object(cursor) => cursor.object().read_at(bytes, offset),
         }
     }
+
+    /// The same, of which little else around there is read: a header, a table of contents.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn read_little(&mut self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+        match self {
+            Self::File(file) => read_at(file, bytes, offset),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => {
+                cursor.seek(SeekFrom::Start(offset))?;
+                cursor.read_exact(bytes)
+            }
+        }
+    }
 }
 
 impl Read for Input {
@@ -120,13 +133,15 @@ pub(crate) struct DataFile {
 }
 
 impl DataFile {
-    pub(crate) fn new(path: &Path, file: Input) -> Self {
-        // A first hint: whoever opens a checkpoint will read it from front to back.
-        #[cfg(target_os = "linux")]
-        match &file {
+    pub(crate) fn new(path: &Path, #[cfg_attr(not(feature = "stores"), expect(unused_mut))] mut file: Input) -> Self {
+        match &mut file {
+            // A first hint: whoever opens a checkpoint will read it from front to back.
+            #[cfg(target_os = "linux")]
             Input::File(file) => drop(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Sequential)),
+            #[cfg(not(target_os = "linux"))]
+            Input::File(_) => (),
             #[cfg(feature = "stores")]
-            Input::Object(_) => (),
+            Input::Object(cursor) => cursor.forget_page(),
         }
         Self {
             path: path.into(),
@@ -152,19 +167,33 @@ impl DataFile {
     }
 
     /// Closes the file of each name; the next read opens it again. A temporary file (which shares the name of the
-    /// archive it was unpacked from, and comes after it) stays open.
+    /// archive it was unpacked from, and comes after it) stays open, and so does an object, whose blocks are in memory.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn close(files: &mut [Self]) {
         for at in 0..files.len() {
-            if !files[..at].iter().any(|other| other.path == files[at].path) {
+            if files[at].is_open() && !files[..at].iter().any(|other| other.path == files[at].path) {
                 files[at].file = None;
             }
         }
     }
 
+    /// Whether it takes one of the files that the system lets this process have open.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn is_open(&self) -> bool {
-        self.file.is_some()
+        matches!(self.file.as_deref(), Some(Input::File(_)))
+    }
+
+    /// The same once more, for a reader that looks here and there.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn again(&self) -> Result<Input, FileError> {
+        match &self.file {
+            Some(file) => file.again().map_err(FileError::io(&self.path)),
+            None => {
+                let file = open_plain(&self.path)?;
+                self.require(Stamp::of_input(&file))?;
+                Ok(file)
+            }
+        }
     }
 
     #[cfg(feature = "checkpoints")]
@@ -252,11 +281,10 @@ impl DataFile {
     fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<(), FileError> {
         let read = match &self.file {
             Some(file) => file.read_at(bytes, offset),
-            None => {
-                let file = open_plain(&self.path)?;
-                self.require(Stamp::of_input(&file))?;
-                file.read_at(bytes, offset)
-            }
+            #[cfg(feature = "checkpoints")]
+            None => self.again()?.read_at(bytes, offset),
+            #[cfg(not(feature = "checkpoints"))]
+            None => open_plain(&self.path)?.read_at(bytes, offset),
         };
         read.map_err(|error| match error.kind() {
             std::io::ErrorKind::StaleNetworkFileHandle => {

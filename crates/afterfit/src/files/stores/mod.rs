@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -29,13 +29,14 @@ use thiserror::Error;
 use super::temporary::{self, Registered};
 use super::text::sentence;
 pub(crate) use object::{Cursor, Object};
+pub use upload::stop_sending;
 
 /// Stores by the beginning of their URLs.
 const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "http"];
 /// Objects below what one argument names.
 const MOST_OBJECTS: usize = 100_000;
-/// Objects that are looked through for those beside one.
-const MOST_BESIDE: usize = 20_000;
+/// A file of every mirror, older than any other: whatever clears a temporary folder takes it first.
+const GUARD: &str = "guard";
 /// Bytes of a part of a name on a disk.
 const LONGEST_NAME: usize = 255;
 /// A request that has not ended by then is sent again (`AWS_TIMEOUT` and its like say otherwise).
@@ -188,6 +189,12 @@ impl Place {
         if let Some(store) = open.get(&known) {
             return Ok(store.clone());
         }
+        // (A secret that was read from a file with its line's end: the client would panic.)
+        let is_odd = |value: &std::ffi::OsStr| value.to_str().is_none_or(|text| text.chars().any(char::is_control));
+        if let Some((name, _)) = variables().find(|(_, value)| is_odd(value)) {
+            let reason = format!("the variable {name} holds a line's end, or another character that is no text");
+            return Err(StoreError::Url { url: self.url(), reason });
+        }
         let retry = RetryConfig { max_retries: RETRIES, retry_timeout: GIVE_UP, ..RetryConfig::default() };
         // What the variables do not say. (A store of one's own is often spoken to without TLS.)
         let client = |variables: &str, plain: bool| {
@@ -196,8 +203,10 @@ impl Place {
                 (ClientConfigKey::ConnectTimeout, format!("{} s", CONNECT.as_secs())),
                 (ClientConfigKey::AllowHttp, plain.to_string()),
             ];
+            // (Nothing says it of a web server.)
             let is_said = |key: &ClientConfigKey| {
-                std::env::var_os(format!("{variables}{}", key.as_ref().to_ascii_uppercase())).is_some()
+                let name = format!("{variables}{}", key.as_ref().to_ascii_uppercase());
+                !variables.is_empty() && std::env::var_os(name).is_some()
             };
             settings.into_iter().filter(move |(key, _)| !is_said(key)).collect::<Vec<_>>()
         };
@@ -227,7 +236,7 @@ impl Place {
             }
             "https" | "http" => {
                 let mut builder = HttpBuilder::new().with_url(&name).with_retry(retry);
-                for (key, value) in client("HTTP_", self.scheme == "http") {
+                for (key, value) in client("", self.scheme == "http") {
                     builder = builder.with_config(key, value);
                 }
                 builder.build().map(|store| Arc::new(store) as _)
@@ -241,6 +250,8 @@ impl Place {
             }
         };
         let store = made.map_err(|error| self.refused(&error))?;
+        // (One that was made with other variables is not asked for again.)
+        open.retain(|(bucket, _), _| *bucket != known.0);
         open.insert(known, store.clone());
         Ok(store)
     }
@@ -249,8 +260,8 @@ impl Place {
         StoreError::Store { url: self.url(), reason: in_words(error) }
     }
 
-    /// Objects of this name, directly in its folder, and below it.
-    fn list(&self) -> Result<Vec<ObjectMeta>, StoreError> {
+    /// Objects of this name, directly in its folder (unless that is among those `seen`), and below it.
+    fn list(&self, seen: &mut BTreeSet<String>) -> Result<Vec<ObjectMeta>, StoreError> {
         let (store, key) = (self.open()?, self.name()?);
         let mut found = Vec::from_iter(if self.key.is_empty() { None } else { self.find()? });
         // A web server has no listings.
@@ -272,13 +283,12 @@ impl Place {
             }
             // What lies beside an object says which step it is of.
             if found.len() == 1 && found[0].location == key {
-                let folder = self.parent().name()?;
-                let mut beside = store.list(Some(&folder)).take(MOST_BESIDE);
-                while let Some(object) = beside.try_next().await.map_err(refused)? {
-                    let is_beside = object.location.parts_count() == key.parts_count() && object.location != key;
-                    if is_beside && object.location != folder {
-                        found.push(object);
-                    }
+                let parent = self.parent();
+                if seen.insert(parent.url()) {
+                    let folder = parent.name()?;
+                    let beside = store.list_with_delimiter(Some(&folder)).await.map_err(refused)?.objects;
+                    let is_beside = |object: &ObjectMeta| object.location != key && object.location != folder;
+                    found.extend(beside.into_iter().filter(is_beside));
                 }
             }
             Ok(found)
@@ -286,11 +296,16 @@ impl Place {
     }
 }
 
+/// The variables that stores' clients read.
+fn variables() -> impl Iterator<Item = (String, std::ffi::OsString)> {
+    let is_ours = |name: &String| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|first| name.starts_with(first));
+    std::env::vars_os().filter_map(move |(name, value)| Some((name.into_string().ok().filter(is_ours)?, value)))
+}
+
 /// What the variables of stores say, as a number: a client made before they changed is not used after.
 fn settings() -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
-    let is_ours = |name: &str| ["AWS_", "GOOGLE_", "AZURE_", "HTTP_"].iter().any(|first| name.starts_with(first));
-    let mut said: Vec<_> = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_ours)).collect();
+    let mut said: Vec<_> = variables().collect();
     said.sort();
     let mut hasher = DefaultHasher::new();
     said.hash(&mut hasher);
@@ -345,8 +360,10 @@ fn runtime() -> &'static tokio::runtime::Runtime {
     static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let made = builder.worker_threads(2).thread_name("afterfit-store").enable_all().build();
-        #[expect(clippy::expect_used, reason = "a process that cannot start two threads cannot go on")]
+        // (A core each for what comes in, checked and decrypted, as far as there are some.)
+        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16));
+        let made = builder.worker_threads(threads).thread_name("afterfit-store").enable_all().build();
+        #[expect(clippy::expect_used, reason = "a process that cannot start threads cannot go on")]
         made.expect("threads for requests")
     })
 }
@@ -355,12 +372,26 @@ fn wait<F: Future>(work: F) -> F::Output {
     runtime().block_on(work)
 }
 
+/// Mirrors whose names may still be in a message: each is asked for in every line that is printed.
+const MOST_MIRRORS: usize = 64;
+
 /// Mirrors in use, and the objects that their files stand for.
 #[derive(Debug, Default)]
 struct Known {
     mirrors: Vec<PathBuf>,
     /// With the time of the file: one that was written in its place is another.
     objects: BTreeMap<PathBuf, (Arc<Object>, SystemTime)>,
+}
+
+impl Known {
+    fn remember(&mut self, mirror: PathBuf) {
+        if self.mirrors.len() >= MOST_MIRRORS {
+            let unused = |old: &PathBuf| !old.exists();
+            let unused = self.mirrors.iter().position(unused);
+            unused.map(|at| self.mirrors.remove(at));
+        }
+        self.mirrors.push(mirror);
+    }
 }
 
 fn known() -> MutexGuard<'static, Known> {
@@ -439,6 +470,8 @@ pub struct Session {
     misplaced: Vec<Place>,
     /// What is laid out for the outputs: it was there before.
     before: BTreeMap<PathBuf, (Key, SystemTime)>,
+    /// Whether objects stay that the command removed.
+    removes_nothing: bool,
 }
 
 /// A URL among a command's inputs, as the file or folder it will be once [`Session::lay_out`] was called, which also says
@@ -515,8 +548,10 @@ impl Session {
                 let own = std::fs::Permissions::from_mode(0o700);
                 std::fs::set_permissions(folder.path(), own).map_err(StoreError::Mirror)?;
             }
+            let guard = File::create(folder.path().join(GUARD)).map_err(StoreError::Mirror)?;
+            guard.set_modified(SystemTime::UNIX_EPOCH).map_err(StoreError::Mirror)?;
             USED.store(true, std::sync::atomic::Ordering::Relaxed);
-            known().mirrors.push(folder.path().into());
+            known().remember(folder.path().into());
             self.mirror = Some(Mirror { folder, _lock: lock, _registered: registered });
         }
         Ok(self.root())
@@ -541,16 +576,17 @@ impl Session {
             let reason = "it must be on this machine: copy it here first";
             return Err(StoreError::Url { url: place.url(), reason: reason.into() });
         }
+        let mut seen = BTreeSet::new();
         for place in self.inputs.clone() {
             let listed = place.plain()?;
-            let found = listed.list()?;
+            let found = listed.list(&mut seen)?;
             self.stand_in(&listed, &found)?;
         }
         for place in self.outputs.clone() {
             place.require_writable()?;
             let above = place.within(self.root());
             std::fs::create_dir_all(above.parent().unwrap_or(&above)).map_err(StoreError::Mirror)?;
-            let found = place.list()?;
+            let found = place.list(&mut seen)?;
             self.stand_in(&place, &found)?;
             let root = place.within(self.root());
             for object in &found {

@@ -7,12 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use object_store::path::Path as Key;
-use object_store::{GetOptions, ObjectMeta, ObjectStore};
+use object_store::{GetOptions, GetResult, ObjectMeta, ObjectStore};
 use tokio::sync::Semaphore;
 
 use crate::files::Stamp;
@@ -23,8 +24,12 @@ const BLOCK: u64 = 8 << 20;
 const PAGE: u64 = 256 << 10;
 /// How far into a block a reader is when it will need the next one soon.
 const SOON: u64 = 1 << 20;
-/// Blocks of one object in memory: one in use, one on its way, and those of workers that are behind.
-const MOST_HELD: usize = 4;
+/// Blocks of one object in memory: one in use, one on its way, and one for workers that are behind.
+const MOST_HELD: usize = 3;
+/// In nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+/// How often a body that breaks off is asked for again, where the client does not.
+const TRIES: u64 = 5;
 /// Requests at a time; more would only share a network's speed and time out together.
 static REQUESTS: Semaphore = Semaphore::const_new(64);
 
@@ -38,9 +43,19 @@ pub(crate) struct Object {
     /// What the store calls its content.
     tag: Option<String>,
     held: Mutex<Held>,
+    /// The round in which it was last read.
+    round: AtomicU64,
     /// Who has it open.
     readers: AtomicUsize,
 }
+
+/// Rounds are counted by whoever is read twice in one: a pass through many checkpoints reads each of them once a round. An object
+/// that is left out for long is done with.
+static ROUND: AtomicU64 = AtomicU64::new(1);
+/// In rounds.
+const LONG: u64 = 256;
+/// Objects with blocks in memory.
+static HOLDERS: Mutex<Vec<Weak<Object>>> = Mutex::new(Vec::new());
 
 /// Blocks in memory, or on their way there.
 #[derive(Debug, Default)]
@@ -49,6 +64,8 @@ struct Held {
     /// Behind the last block that was ever asked for.
     ahead: u64,
     clock: u64,
+    /// Whether [`HOLDERS`] has the object.
+    is_listed: bool,
 }
 
 #[derive(Debug)]
@@ -96,14 +113,14 @@ struct Slot {
 
 impl Object {
     pub(super) fn new(store: Arc<dyn ObjectStore>, found: &ObjectMeta) -> Self {
-        let modified = found.last_modified.timestamp_nanos_opt().and_then(|nanos| u64::try_from(nanos).ok());
         Self {
             store,
             key: found.location.clone(),
             length: found.size,
-            modified: modified.unwrap_or_default(),
+            modified: modified(found),
             tag: found.e_tag.clone(),
             held: Mutex::default(),
+            round: AtomicU64::new(0),
             readers: AtomicUsize::new(0),
         }
     }
@@ -117,6 +134,7 @@ impl Object {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.length) {
             return Err(ErrorKind::UnexpectedEof.into());
         }
+        self.take_part();
         while !bytes.is_empty() {
             let (at, from) = (offset / BLOCK, (offset % BLOCK) as usize);
             let block = self.block(at, from as u64)?;
@@ -131,6 +149,35 @@ impl Object {
             (bytes, offset) = (rest, offset + count as u64);
         }
         Ok(())
+    }
+
+    /// Says that it is in use, and forgets what others hold that are not any more.
+    fn take_part(&self) {
+        let round = ROUND.load(Ordering::Relaxed);
+        if self.round.swap(round, Ordering::Relaxed) < round {
+            return;
+        }
+        let next = ROUND.fetch_add(1, Ordering::Relaxed) + 1;
+        self.round.store(next, Ordering::Relaxed);
+        if !next.is_multiple_of(LONG) {
+            return;
+        }
+        let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for object in holders.iter().filter_map(Weak::upgrade) {
+            if object.round.load(Ordering::Relaxed) + LONG < next {
+                object.held().blocks.clear();
+            }
+        }
+        // (Not by waiting: who holds this lock may wait for that one.)
+        let holds = |object: Arc<Self>| match object.held.try_lock() {
+            Ok(mut held) => {
+                held.is_listed &= !held.blocks.is_empty();
+                held.is_listed
+            }
+            Err(_) => true,
+        };
+        let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
+        holders.retain(|object| object.upgrade().is_some_and(holds));
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -154,6 +201,8 @@ impl Object {
                 held.blocks.remove(&at);
             }
             let slot = self.ask(&mut held, at);
+            // (What lies far behind has gaps that nobody reads.)
+            held.blocks.retain(|&other, _| other + 1 >= at);
             let next = at + 1;
             if (inside >= SOON || at == 0) && next >= held.ahead && next * BLOCK < self.length {
                 self.ask(&mut held, next);
@@ -171,6 +220,9 @@ impl Object {
             oldest.map(|at| held.blocks.remove(&at));
         }
         let last = held.clock;
+        if !std::mem::replace(&mut held.is_listed, true) {
+            HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(self));
+        }
         let block = held.blocks.entry(at).or_insert_with(|| {
             let from = at * BLOCK;
             HeldBlock { slot: self.bring(from, (from + BLOCK).min(self.length)), read: 0, last }
@@ -194,8 +246,10 @@ impl Object {
     fn bring(self: &Arc<Self>, from: u64, to: u64) -> Arc<Slot> {
         let (slot, object) = (Arc::new(Slot::default()), self.clone());
         let filled = slot.clone();
+        // (In a task of its own: whoever waits hears of a panic, too.)
+        let fetched = super::runtime().spawn(async move { object.fetch(from, to).await });
         super::runtime().spawn(async move {
-            let found = object.fetch(from, to).await;
+            let found = fetched.await.unwrap_or_else(|error| Err(Error::other(error)));
             *filled.bytes.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             filled.arrived.notify_all();
         });
@@ -203,32 +257,62 @@ impl Object {
     }
 
     /// A stretch, in one request. (The client tries again, further and further apart, where a store is busy or a connection
-    /// breaks.)
+    /// breaks. A body that breaks off it takes up again only where a tag says that it is the same.)
     async fn fetch(&self, from: u64, to: u64) -> Result<Arc<Block>> {
         let _turn = REQUESTS.acquire().await.map_err(Error::other)?;
-        // (A weak tag is for reading: no store compares it, and the answer's own is compared here.)
-        let strong = self.tag.clone().filter(|tag| !tag.starts_with("W/"));
-        let options = GetOptions::new().with_range(Some(from..to)).with_if_match(strong);
-        let found = self.store.get_opts(&self.key, options).await.map_err(|error| refused(&error))?;
-        let is_other = found.meta.e_tag.as_ref().zip(self.tag.as_ref()).is_some_and(|(now, then)| now != then);
-        if is_other || found.meta.size != self.length {
-            return Err(replaced());
-        }
-        // (Piece by piece into one place: what collects pieces first has everything twice.)
-        let expected = (to - from) as usize;
-        let mut block = Block::with_room(expected);
-        let mut pieces = found.into_stream();
-        while let Some(piece) = pieces.try_next().await.map_err(|error| refused(&error))? {
-            if block.0.len() + piece.len() > expected {
-                return Err(Error::other("the store sent more than it was asked for"));
+        let tag = self.tag.as_deref().and_then(strong);
+        let tries = if tag.is_some() { 1 } else { TRIES };
+        let mut tried = 0;
+        loop {
+            let options = GetOptions::new().with_range(Some(from..to)).with_if_match(tag.clone());
+            let found = self.store.get_opts(&self.key, options).await.map_err(|error| refused(&error))?;
+            let is_other = match (&found.meta.e_tag, &self.tag) {
+                (Some(now), Some(then)) => bare(now) != bare(then),
+                // (Listings know the time better than answers do.)
+                _ => modified(&found.meta) / SECOND != self.modified / SECOND,
+            };
+            if is_other || found.meta.size != self.length {
+                return Err(replaced());
             }
-            block.0.extend_from_slice(&piece);
-        }
-        match block.0.len() == expected {
-            true => Ok(Arc::new(block)),
-            false => Err(ErrorKind::UnexpectedEof.into()),
+            tried += 1;
+            match body(found, (to - from) as usize).await {
+                Err(_) if tried < tries => tokio::time::sleep(Duration::from_millis(100 << tried)).await,
+                done => return done,
+            }
         }
     }
+}
+
+/// All of an answer. (Piece by piece into one place: what collects pieces first has everything twice.)
+async fn body(found: GetResult, expected: usize) -> Result<Arc<Block>> {
+    let mut block = Block::with_room(expected);
+    let mut pieces = found.into_stream();
+    while let Some(piece) = pieces.try_next().await.map_err(|error| refused(&error))? {
+        if block.0.len() + piece.len() > expected {
+            return Err(Error::other("the store sent more than it was asked for"));
+        }
+        block.0.extend_from_slice(&piece);
+    }
+    match block.0.len() == expected {
+        true => Ok(Arc::new(block)),
+        false => Err(ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// When it was written, in nanoseconds since 1970.
+fn modified(found: &ObjectMeta) -> u64 {
+    let nanos = found.last_modified.timestamp_nanos_opt().and_then(|nanos| u64::try_from(nanos).ok());
+    nanos.unwrap_or_default()
+}
+
+/// A tag without its quotes, which Azure's listings leave away.
+fn bare(tag: &str) -> &str {
+    tag.trim_matches('"')
+}
+
+/// A tag for a condition, with them. (A weak one is for reading: no store compares it.)
+fn strong(tag: &str) -> Option<String> {
+    (!tag.starts_with("W/")).then(|| format!("\"{}\"", bare(tag)))
 }
 
 /// What a store said, as an error of reading.
@@ -284,6 +368,19 @@ impl Cursor {
 
     pub(crate) fn object(&self) -> &Arc<Object> {
         &self.object
+    }
+
+    /// Reads a stretch of at most a page, which answers what is read of it next.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn page_in(&mut self, from: u64, to: u64) -> Result<()> {
+        let from = from.max(to.saturating_sub(PAGE));
+        (self.page, self.page_at) = (self.object.bring(from, to.min(self.object.length)).wait()?, from);
+        Ok(())
+    }
+
+    /// Forgets what was read around some place.
+    pub(crate) fn forget_page(&mut self) {
+        (self.page, self.page_at) = (Arc::default(), 0);
     }
 }
 

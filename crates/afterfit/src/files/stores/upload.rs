@@ -4,11 +4,13 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use object_store::path::Path as Key;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
 
-use super::{Place, Session, StoreError, in_words, known, modified, object_of, wait};
+use super::{GUARD, Place, Session, StoreError, in_words, known, modified, object_of, wait};
 use crate::files::atomic::Existing;
 use crate::files::source::read_at;
 
@@ -17,6 +19,40 @@ const PART: u64 = 8 << 20;
 const MOST_PARTS: u64 = 9000;
 /// Parts on their way at a time.
 const IN_FLIGHT: usize = 8;
+
+/// Whether something is being sent, and is to stop.
+struct Sends;
+
+static SENDS: AtomicUsize = AtomicUsize::new(0);
+static IS_TO_STOP: AtomicBool = AtomicBool::new(false);
+/// How long the parts of what is stopped may take to be taken back.
+const STOPS_WITHIN: Duration = Duration::from_secs(5);
+
+impl Sends {
+    fn begin() -> Self {
+        SENDS.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+
+    fn is_to_stop() -> bool {
+        IS_TO_STOP.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Sends {
+    fn drop(&mut self) {
+        SENDS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Before a process ends early: takes back the parts of what is being sent, as far as that is quickly done.
+pub fn stop_sending() {
+    IS_TO_STOP.store(true, Ordering::Relaxed);
+    let asked = Instant::now();
+    while SENDS.load(Ordering::Relaxed) > 0 && asked.elapsed() < STOPS_WITHIN {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
 
 struct Sending {
     url: String,
@@ -30,9 +66,23 @@ impl Place {
             let reason = "nothing can be written to a web server: s3://, gs:// and az:// are for that";
             return Err(StoreError::Url { url: self.url(), reason: reason.into() });
         }
-        let name = if self.key.is_empty() { Key::from("afterfit") } else { self.name()? };
-        let store = self.open()?;
-        wait(async { store.put_multipart(&name).await?.abort().await }).map_err(|error| self.refused(&error))
+        let (store, inside) = (self.open()?, Key::from(format!("{}/afterfit", self.key)));
+        let names = if self.key.is_empty() { vec![inside] } else { vec![self.name()?, inside] };
+        wait(async {
+            let mut refused = None;
+            // (Who may write into a folder may not write an object of its name.)
+            for name in &names {
+                match store.put_multipart(name).await {
+                    Ok(mut upload) => {
+                        // (Nothing was sent: what cannot be taken back has no parts.)
+                        let _ = upload.abort().await;
+                        return Ok(());
+                    }
+                    Err(error) => refused = refused.or(Some(error)),
+                }
+            }
+            refused.map_or(Ok(()), |error| Err(self.refused(&error)))
+        })
     }
 }
 
@@ -45,7 +95,9 @@ impl Session {
     /// Sends what the command wrote: new files and changed ones. What it removed is removed, too. Returns bytes sent;
     /// `progress` hears of each part and says whether to go on. What cannot be sent is kept on this machine.
     pub fn send(self, existing: Existing, progress: &dyn Fn(u64) -> bool) -> Result<u64, StoreError> {
-        self.sent(existing, progress).map_err(|error| match error {
+        let _sending = Sends::begin();
+        let progress = |bytes| progress(bytes) && !Sends::is_to_stop();
+        self.sent(existing, &progress).map_err(|error| match error {
             StoreError::Store { url, mut reason } => {
                 if let Some(kept) = self.keep() {
                     reason = format!("{reason} (the outputs are kept in {})", kept.display());
@@ -56,9 +108,27 @@ impl Session {
         })
     }
 
+    /// Objects stay that the command removed: it failed, and may have been at replacing them.
+    pub fn remove_nothing(&mut self) {
+        self.removes_nothing = true;
+    }
+
+    /// What the command removed. An error if it was something else that did: then nobody knows what is missing.
+    fn removed(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let gone = |path: &&PathBuf| !self.removes_nothing && !path.exists();
+        let gone = self.before.keys().filter(gone).cloned().collect();
+        match self.root().join(GUARD).exists() {
+            true => Ok(gone),
+            false => Err(StoreError::Mirror(std::io::Error::new(
+                std::io::ErrorKind::NotFound,
+                "it was cleared while it was in use, so that nothing is sent",
+            ))),
+        }
+    }
+
     fn sent(&self, existing: Existing, progress: &dyn Fn(u64) -> bool) -> Result<u64, StoreError> {
         let files = self.written();
-        let gone: Vec<PathBuf> = self.before.keys().filter(|path| !path.exists()).cloned().collect();
+        let gone = self.removed()?;
         wait(async {
             let mut sending = Vec::new();
             let mut bytes = 0;
@@ -69,7 +139,11 @@ impl Session {
                 };
                 bytes += sent;
             }
-            if let Err(error) = self.make_way(existing, &files).await {
+            let ready = async {
+                self.make_way(existing, &files).await?;
+                self.delete(gone.iter().filter(|path| is_list(&path.to_string_lossy()))).await
+            };
+            if let Err(error) = ready.await {
                 return Err(abort(sending, error).await);
             }
             let count = sending.len();
@@ -86,15 +160,21 @@ impl Session {
                     return Err(abort(sending.into(), error).await);
                 }
             }
-            for path in gone {
-                let Some((key, _)) = self.before.get(&path) else { continue };
-                let place = self.place_of(&path).map(|place| Place { key: key.to_string(), ..place });
-                if let Some(place) = place {
-                    place.open()?.delete(key).await.map_err(|error| place.refused(&error))?;
-                }
-            }
+            self.delete(gone.iter().filter(|path| !is_list(&path.to_string_lossy()))).await?;
             Ok(bytes)
         })
+    }
+
+    /// Removes objects that the command removed.
+    async fn delete(&self, paths: impl Iterator<Item = &PathBuf>) -> Result<(), StoreError> {
+        for path in paths {
+            let (Some((key, _)), Some(place)) = (self.before.get(path), self.place_of(path)) else { continue };
+            match place.open()?.delete(key).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(Place { key: key.to_string(), ..place }.refused(&error)),
+            }
+        }
+        Ok(())
     }
 
     /// Refuses names that were taken in the meantime; takes the old list of files away, so that nobody ever takes new and
