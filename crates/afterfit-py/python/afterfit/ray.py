@@ -55,9 +55,9 @@ def _start(num_cpus: float) -> None:
         ray.init()
 
 
-def _limit_threads(num_cpus: float) -> None:
-    """As many threads as Ray has reckoned with (asked for before the first one starts; results do not depend on them)."""
-    os.environ["RAYON_NUM_THREADS"] = str(max(1, math.ceil(num_cpus)))
+def _with_threads(num_cpus: float) -> dict[str, Any]:
+    """Processes with as many threads as Ray has reserved CPUs (a process starts them once; results do not depend on them)."""
+    return {"env_vars": {"RAYON_NUM_THREADS": str(max(1, math.ceil(num_cpus)))}}
 
 
 def _get(refs: Any) -> Any:
@@ -71,8 +71,7 @@ def _get(refs: Any) -> Any:
 # Checkpoints.
 
 
-def _run(arguments: list[str], num_cpus: float) -> str:
-    _limit_threads(num_cpus)
+def _run(arguments: list[str]) -> str:
     return call(arguments)
 
 
@@ -166,11 +165,14 @@ def average(
     files, outputs = plan.get("files", []), len(plan["outputs"])
     workers = _workers(num_workers, num_cpus)
     if not files:
-        task = ray.remote(num_cpus=num_cpus, max_retries=max_retries)(_run).remote(["afterfit", "average", *arguments], num_cpus)
-        return _command.averages(json.loads(_get(task)))
+        # (A task that dies after its output has its name finds it again.)
+        again = [] if settings["force"] or settings["skip_existing"] else ["--skip-existing"]
+        whole = ray.remote(num_cpus=num_cpus, max_retries=max_retries, runtime_env=_with_threads(num_cpus))(_run)
+        return _command.averages(json.loads(_get(whole.remote(["afterfit", "average", *again, *arguments]))))
     sizes = [file["bytes"] for file in files]
     parts = _shares(sizes, workers * _TASKS_EACH)
-    run = ray.remote(num_cpus=num_cpus, max_retries=max_retries, scheduling_strategy="SPREAD")(_run)
+    how = {"num_cpus": num_cpus, "max_retries": max_retries, "runtime_env": _with_threads(num_cpus)}
+    run = ray.remote(**how, scheduling_strategy="SPREAD")(_run)
     todo, total, done = iter(parts), sum(sizes) * outputs, 0
     running: dict[Any, list[int]] = {}
     try:
@@ -178,7 +180,7 @@ def average(
             while True:
                 while len(running) < workers and (part := next(todo, None)) is not None:
                     numbers = ",".join(map(str, part))
-                    running[run.remote(["afterfit", "average", f"--files={numbers}", *arguments], num_cpus)] = part
+                    running[run.remote(["afterfit", "average", f"--files={numbers}", *arguments])] = part
                 if not running:
                     break
                 (ready, *_), _ = ray.wait(list(running))
@@ -247,7 +249,6 @@ def _matrix(block: Any, names: Sequence[str]) -> npt.NDArray[Any]:
 
 def _moments(block: Any, features: list[str], targets: list[str], weight: str | None) -> Any:
     """The moments of a block, or what is wrong with it."""
-    _limit_threads(1)
     kinds = pa.schema([("moments", pa.large_binary()), ("error", pa.string())])
     if not block.num_rows:
         return kinds.empty_table()
@@ -265,7 +266,6 @@ def _moments(block: Any, features: list[str], targets: list[str], weight: str | 
 
 def _merge(*tables: Any) -> Any:
     """The moments of all rows, or what was wrong with some."""
-    _limit_threads(1)
     table = pa.concat_tables(tables)
     errors = [error for error in table["error"].to_pylist() if error is not None]
     if errors:
@@ -407,8 +407,9 @@ def ridge_path(
         batch_format="pyarrow",
         batch_size=None,
         fn_kwargs={"features": chosen, "targets": targets, "weight": sample_weight},
+        runtime_env=_with_threads(1),
     )
-    merged = _reduced(_blocks(found), ray.remote(_merge).remote)
+    merged = _reduced(_blocks(found), ray.remote(runtime_env=_with_threads(1))(_merge).remote)
     table = None if merged is None else _get(merged)
     if table is None or not table.num_rows:
         raise ValueError("the dataset has no rows")
@@ -502,9 +503,8 @@ class _Keeper:
     """Some blocks of a dataset, kept in memory. (A lost one is made anew from its blocks, which Ray has, or makes anew.)"""
 
     def __init__(
-        self, blocks: list[Any], features: list[str], target: str, classes: list[Any], intercept: bool, num_cpus: float
+        self, blocks: list[Any], features: list[str], target: str, classes: list[Any], intercept: bool
     ) -> None:
-        _limit_threads(num_cpus)
         self.rows = Rows(len(features), len(classes), intercept=intercept)
         self.wrong: ValueError | None = None
         try:
@@ -563,7 +563,7 @@ def logistic_path(
     num_workers : int, optional
         Processes that keep rows. By default as many as the cluster has CPUs for.
     num_cpus : float
-        CPUs of a worker, and its threads.
+        Threads of a worker. Workers are spread over the machines and reserve no CPUs.
 
     Returns
     -------
@@ -598,13 +598,18 @@ def logistic_path(
     grid = _grid(l2, Cs, "Cs", lambda given: 1 / (given * rows))
     sizes = [sum(levels.values()) for levels in of_blocks]
     blocks, sizes = [block for block, size in zip(blocks, sizes, strict=True) if size], [size for size in sizes if size]
-    share = min(_SAMPLE_ROWS, _SAMPLE_NUMBERS // len(chosen)) / rows
+    # (Blocks may be more than rows of the sample: some then give none.)
+    ends = np.cumsum(sizes) * (min(_SAMPLE_ROWS, _SAMPLE_NUMBERS // len(chosen), rows) / rows)
+    counts_of = np.diff(np.floor(ends + 1e-9).astype(np.int64), prepend=0).tolist()
     sample = ray.remote(_sample).remote
-    parts = _get([sample(b, math.ceil(n * share), chosen, target, classes) for b, n in zip(blocks, sizes, strict=True)])
+    parts = _get([sample(b, n, chosen, target, classes) for b, n in zip(blocks, counts_of, strict=True) if n])
     x, labels = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-    keeper = ray.remote(num_cpus=num_cpus, max_restarts=_RESTARTS, max_task_retries=_RESTARTS, scheduling_strategy="SPREAD")(_Keeper)
+    # (They reserve nothing: those that no machine has room for, or whose machine died, would be waited for without end, and blocks
+    # that were lost could not be made again.)
+    lives = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS, "runtime_env": _with_threads(num_cpus)}
+    keeper = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", **lives)(_Keeper)
     shares = [[blocks[at] for at in share] for share in _shares(sizes, workers)]
-    keepers: list[Any] = [keeper.remote(own, chosen, target, classes, fit_intercept, num_cpus) for own in shares]
+    keepers: list[Any] = [keeper.remote(own, chosen, target, classes, fit_intercept) for own in shares]
 
     def everyone(method: str, *given: Any) -> list[Any]:
         found: list[Any] = _get([getattr(keeper, method).remote(*given) for keeper in keepers])

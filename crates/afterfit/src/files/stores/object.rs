@@ -446,3 +446,16 @@ impl Seek for Cursor {
         Ok(self.position)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_the_same_with_and_without_quotes() {
+        assert_eq!(bare("\"0x8DB\""), bare("0x8DB"));
+        assert_eq!(strong("0x8DB").as_deref(), Some("\"0x8DB\""));
+        assert_eq!(strong("\"a-2\"").as_deref(), Some("\"a-2\""));
+        assert_eq!(strong("W/\"a\""), None);
+    }
+}

@@ -97,14 +97,19 @@ impl Session {
     pub fn send(self, existing: Existing, progress: &dyn Fn(u64) -> bool) -> Result<u64, StoreError> {
         let _sending = Sends::begin();
         let progress = |bytes| progress(bytes) && !Sends::is_to_stop();
-        self.sent(existing, &progress).map_err(|error| match error {
-            StoreError::Store { url, mut reason } => {
-                if let Some(kept) = self.keep() {
-                    reason = format!("{reason} (the outputs are kept in {})", kept.display());
-                }
-                StoreError::Store { url, reason }
+        self.sent(existing, &progress).map_err(|error| {
+            if matches!(error, StoreError::Stopped { .. }) {
+                return error;
             }
-            error => error,
+            let kept =
+                self.keep().map(|kept| format!(" (the outputs are kept in {})", kept.display())).unwrap_or_default();
+            match error {
+                StoreError::Store { url, reason } => StoreError::Store { url, reason: reason + &kept },
+                StoreError::Mirror(error) => {
+                    StoreError::Mirror(std::io::Error::new(error.kind(), format!("{error}{kept}")))
+                }
+                error => error,
+            }
         })
     }
 
