@@ -67,7 +67,6 @@ impl Input {
     }
 
     /// The same once more. (Two of a file share their place in it.)
-    #[cfg(any(feature = "tables", feature = "checkpoints"))]
     pub(crate) fn again(&self) -> std::io::Result<Self> {
         match self {
             Self::File(file) => Ok(Self::File(file.try_clone()?)),
@@ -133,7 +132,7 @@ pub(crate) struct DataFile {
 }
 
 impl DataFile {
-    pub(crate) fn new(path: &Path, #[cfg_attr(not(feature = "stores"), expect(unused_mut))] mut file: Input) -> Self {
+    pub(crate) fn new(path: &Path, mut file: Input) -> Self {
         match &mut file {
             // A first hint: whoever opens a checkpoint will read it from front to back.
             #[cfg(target_os = "linux")]
@@ -184,7 +183,6 @@ impl DataFile {
     }
 
     /// The same once more, for a reader that looks here and there.
-    #[cfg(feature = "checkpoints")]
     pub(crate) fn again(&self) -> Result<Input, FileError> {
         match &self.file {
             Some(file) => file.again().map_err(FileError::io(&self.path)),
@@ -281,10 +279,7 @@ impl DataFile {
     fn fill(&self, bytes: &mut [u8], offset: u64) -> Result<(), FileError> {
         let read = match &self.file {
             Some(file) => file.read_at(bytes, offset),
-            #[cfg(feature = "checkpoints")]
             None => self.again()?.read_at(bytes, offset),
-            #[cfg(not(feature = "checkpoints"))]
-            None => open_plain(&self.path)?.read_at(bytes, offset),
         };
         read.map_err(|error| match error.kind() {
             std::io::ErrorKind::StaleNetworkFileHandle => {
