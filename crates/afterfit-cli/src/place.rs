@@ -60,6 +60,12 @@ pub(crate) fn between(existing: Existing, quiet: bool, watch: &Watch, run: impl 
         !watch.stopped()
     });
     bar.finish_and_clear();
+    if stores::is_to_stop() {
+        // A signal's thread is at it, and says with what status.
+        loop {
+            std::thread::park();
+        }
+    }
     match (done, sent) {
         (done, Ok(bytes)) => {
             if !quiet && bytes > 0 {

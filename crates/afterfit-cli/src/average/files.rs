@@ -84,13 +84,13 @@ pub(super) fn require_free(
             continue;
         }
         if folders && series.is_gathering(&plan.path, layout) {
-            // (Those who divide the work look first, and take up what is there.)
-            if args.dry_run {
+            // (Those who divide the work look first, and take up what is there. All of it is the output's own.)
+            if args.dry_run || args.force {
                 continue;
             }
             return Err(Advice::error(
                 format!("{name} has files of an average that several machines were making"),
-                "call afterfit.ray.average again to finish it, or remove them",
+                "call afterfit.ray.average again to finish it, use --force to replace them, or remove them",
             ));
         }
         if !args.force && !args.skip_existing {

@@ -171,7 +171,7 @@ def average(
         return _command.averages(json.loads(_get(whole.remote(["afterfit", "average", *again, *arguments]))))
     sizes = [file["bytes"] for file in files]
     parts = _shares(sizes, workers * _TASKS_EACH)
-    how = {"num_cpus": num_cpus, "max_retries": max_retries, "runtime_env": _with_threads(num_cpus)}
+    how: dict[str, Any] = {"num_cpus": num_cpus, "max_retries": max_retries, "runtime_env": _with_threads(num_cpus)}
     run = ray.remote(**how, scheduling_strategy="SPREAD")(_run)
     todo, total, done = iter(parts), sum(sizes) * outputs, 0
     running: dict[Any, list[int]] = {}
@@ -502,9 +502,7 @@ def _sample(block: Any, count: int, features: list[str], target: str, classes: l
 class _Keeper:
     """Some blocks of a dataset, kept in memory. (A lost one is made anew from its blocks, which Ray has, or makes anew.)"""
 
-    def __init__(
-        self, blocks: list[Any], features: list[str], target: str, classes: list[Any], intercept: bool
-    ) -> None:
+    def __init__(self, blocks: list[Any], features: list[str], target: str, classes: list[Any], intercept: bool) -> None:
         self.rows = Rows(len(features), len(classes), intercept=intercept)
         self.wrong: ValueError | None = None
         try:
@@ -606,7 +604,7 @@ def logistic_path(
     x, labels = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     # (They reserve nothing: those that no machine has room for, or whose machine died, would be waited for without end, and blocks
     # that were lost could not be made again.)
-    lives = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS, "runtime_env": _with_threads(num_cpus)}
+    lives: dict[str, Any] = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS, "runtime_env": _with_threads(num_cpus)}
     keeper = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", **lives)(_Keeper)
     shares = [[blocks[at] for at in share] for share in _shares(sizes, workers)]
     keepers: list[Any] = [keeper.remote(own, chosen, target, classes, fit_intercept) for own in shares]

@@ -99,8 +99,8 @@ def test_a_machine_that_dies_costs_nothing(cluster: Cluster, monkeypatch: pytest
     # A third node, whose first task has written its files and never comes back: then the machine dies.
     doomed, mark, work = cluster.add_node(object_store_memory=STORE, num_cpus=1), tmp_path / "held", many._run
 
-    def held(arguments: list[str], num_cpus: float) -> str:
-        done = work(arguments, num_cpus)
+    def held(arguments: list[str]) -> str:
+        done = work(arguments)
         if ray.get_runtime_context().get_node_id() == doomed_id:
             mark.touch()
             time.sleep(600)

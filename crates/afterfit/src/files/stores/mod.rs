@@ -29,7 +29,7 @@ use thiserror::Error;
 use super::temporary::{self, Registered};
 use super::text::sentence;
 pub(crate) use object::{Cursor, Object};
-pub use upload::stop_sending;
+pub use upload::{is_to_stop, stop_sending};
 
 /// Stores by the beginning of their URLs.
 const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "https", "http"];

@@ -45,6 +45,11 @@ impl Drop for Sends {
     }
 }
 
+/// Whether the process is about to end early.
+pub fn is_to_stop() -> bool {
+    Sends::is_to_stop()
+}
+
 /// Before a process ends early: takes back the parts of what is being sent, as far as that is quickly done.
 pub fn stop_sending() {
     IS_TO_STOP.store(true, Ordering::Relaxed);
