@@ -1043,6 +1043,29 @@ def texts_stay_texts(folder):
 
 
 
+def a_streamed_tables_memory_does_not_grow(folder):
+    """Ten times the rows in the same memory, where the rows would not fit; libsvm as well as CSV."""
+    x, y = regression(4000, 20)
+    columns = ",".join([f"x{at}" for at in range(20)] + ["y"]) + "\n"
+    block = "\n".join(",".join(f"{value:.5f}" for value in row) for row in np.column_stack([x, y])) + "\n"
+    sparse = "\n".join(f"{t:.5f} " + " ".join(f"{c + 1}:{v:.5f}" for c, v in enumerate(row)) for row, t in zip(x, y)) + "\n"
+    for ending, header, block in [("csv", columns, block), ("libsvm", "", sparse)]:
+        peaks = []
+        for times in (10, 100):
+            (folder / f"t.{ending}").write_text(header + times * block)
+            arguments = ["--target", "y"] if ending == "csv" else []
+            child = subprocess.Popen(
+                [AFTERFIT, "fit", f"t.{ending}", *arguments, "--model", "linear", "--stream", "--json", "-q"],
+                cwd=folder,
+                stdout=subprocess.DEVNULL,
+            )
+            _, status, usage = os.wait4(child.pid, 0)
+            assert status == 0
+            peaks.append(1024 * usage.ru_maxrss)
+        # (Ten times the rows are 60 MB as numbers.)
+        assert peaks[1] - peaks[0] < 8e6, (ending, peaks)
+
+
 def formats_agree(folder):
     """CSV, Parquet, npz, npy, libsvm and IDX give the same path."""
     x = RNG.integers(0, 256, size=(120, 6)).astype(np.uint8)
@@ -1118,6 +1141,7 @@ CHECKS = [
     validation_and_degrees,
     kernel_ridge_equals_scikit_learn,
     texts_stay_texts,
+    a_streamed_tables_memory_does_not_grow,
     formats_agree,
     models_load_elsewhere,
 ]

@@ -13,14 +13,14 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::average::left_alone;
-use crate::layout::{AnswerArg, LayoutArgs, in_name};
+use crate::layout::{ANSWERS, LayoutArgs, in_name};
 use crate::output::{
     Advice, Folders, existing, folder_of, is_empty_folder, json as print_json, note, progress_bar, require_outputs,
     save, say, short, text, write_file,
 };
 use crate::page::Page;
 use crate::report::{self, Strength};
-use crate::strengths::Strengths;
+use crate::strengths::{Strengths, choice};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -50,8 +50,8 @@ pub(crate) struct ReadArgs {
     #[arg(value_parser = crate::place::output(), short, long, value_name = "OUT")]
     output: PathBuf,
     /// Which of the two answers.
-    #[arg(long, value_enum, default_value_t = AnswerArg::Regularized)]
-    answer: AnswerArg,
+    #[arg(long, value_parser = choice(ANSWERS), default_value = "regularized")]
+    answer: Answer,
     #[command(flatten)]
     layout: LayoutArgs,
     /// Replace outputs that exist.
@@ -127,7 +127,7 @@ fn read(args: &ReadArgs) -> Result<()> {
         }
     }
     let strengths = asked(args)?;
-    let answer = Answer::from(args.answer);
+    let answer = args.answer;
     let readings: Vec<DialReading> =
         strengths.iter().map(|asked| dial.reading(&asked.target, answer)).collect::<afterfit::Result<_>>()?;
     let folders = series.writes_folders(&layout);

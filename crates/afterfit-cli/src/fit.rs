@@ -20,7 +20,7 @@ use crate::host::Host;
 use crate::optimizer::OptimizerArgs;
 use crate::output::{self, Advice, Inputs, short};
 use crate::report;
-use crate::strengths::Strengths;
+use crate::strengths::{Strengths, choice};
 use crate::table;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -50,11 +50,8 @@ enum KernelName {
     Laplacian,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ClassWeightArg {
-    /// Every class has the same weight in all.
-    Balanced,
-}
+const CLASS_WEIGHTS: &[(&str, &str, ClassWeight)] =
+    &[("balanced", "Every class has the same weight in all", ClassWeight::Balanced)];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -110,8 +107,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COLUMN")]
     weights: Option<String>,
     /// How much each class counts in training.
-    #[arg(long, value_enum, value_name = "HOW")]
-    class_weight: Option<ClassWeightArg>,
+    #[arg(long, value_parser = choice(CLASS_WEIGHTS), value_name = "HOW")]
+    class_weight: Option<ClassWeight>,
     /// The optimizer (default: preconditioned descent for linear and kernel, nesterov for --average-only).
     #[arg(long, value_name = "NAME", value_parser = ["sgd", "preconditioned", "heavy-ball", "nesterov", "nesterov-paper"])]
     optimizer: Option<String>,
@@ -315,9 +312,10 @@ pub(crate) fn summary(learned: &Learned) -> String {
         },
         short(one_se.l2)
     ));
-    let Seconds { read, train, average, select } = learned.seconds;
+    let Seconds { read, train, average, select, path } = learned.seconds;
+    let kept = if path > 0.0 { format!(", keep the path {path:.2} s") } else { String::new() };
     text.push_str(&format!(
-        "time       read {read:.2} s, fit {train:.2} s, certify or average {average:.2} s, select {select:.2} s ({} path{})\n",
+        "time       read {read:.2} s, fit {train:.2} s, certify or average {average:.2} s, select {select:.2} s{kept} ({} path{})\n",
         learned.runs,
         if learned.runs == 1 { "" } else { "s" }
     ));
@@ -569,10 +567,7 @@ fn settings(args: &Args, model: ModelChoice, validation: Validation, classes: bo
         repeats: args.repeats,
         stratify: args.stratify,
         scoring: args.scoring,
-        class_weight: match args.class_weight {
-            Some(ClassWeightArg::Balanced) => ClassWeight::Balanced,
-            None => ClassWeight::Rows,
-        },
+        class_weight: args.class_weight.clone().unwrap_or(ClassWeight::Rows),
         bias: args.bias,
         standardize: args.standardize,
         ridge: RidgeRun { optimizer: ridge, rate: args.rate, steps: args.steps, ..RidgeRun::default() },

@@ -5,9 +5,9 @@ use std::path::Path;
 use afterfit::Answer;
 use afterfit::checkpoint::{Format, Layout, number};
 use anyhow::Result;
-use clap::ValueEnum;
 
 use crate::output::{Advice, Bytes, existing};
+use crate::strengths::choice;
 
 /// Options of every command that writes models of networks.
 #[derive(clap::Args)]
@@ -16,8 +16,8 @@ pub(crate) struct LayoutArgs {
     #[arg(long, value_name = "TYPE", help_heading = "Outputs")]
     dtype: Option<String>,
     /// File format (default: OUT's ending, else DCP where the last input is one, else safetensors).
-    #[arg(long, value_enum, help_heading = "Outputs")]
-    format: Option<FormatArg>,
+    #[arg(long, value_parser = choice(FORMATS), help_heading = "Outputs")]
+    format: Option<Format>,
     /// Cut outputs into files of at most this size, such as 5GB.
     #[arg(long, value_name = "SIZE", help_heading = "Outputs")]
     shard_size: Option<Bytes>,
@@ -35,7 +35,7 @@ impl LayoutArgs {
             })
         };
         let by_name = if says_format(output) { Format::of(output) } else { native };
-        let format = self.format.map_or(by_name, Format::from);
+        let format = self.format.unwrap_or(by_name);
         if self.shard_size.is_some() && !matches!(format, Format::Safetensors | Format::Distributed) {
             return Err(Advice::error("--shard-size is for safetensors and DCP", "leave out --format or --shard-size"));
         }
@@ -97,42 +97,14 @@ pub(crate) fn in_name_exactly(value: f64) -> String {
     if (1e-3..1e6).contains(&value) { value.to_string() } else { format!("{value:e}") }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum AnswerArg {
-    /// The unspent mass goes to the last checkpoint.
-    Regularized,
-    /// The weights are divided by the mass spent.
-    Normalized,
-}
+pub(crate) const ANSWERS: &[(&str, &str, Answer)] = &[
+    ("regularized", "The unspent mass goes to the last checkpoint", Answer::Regularized),
+    ("normalized", "The weights are divided by the mass spent", Answer::Normalized),
+];
 
-impl From<AnswerArg> for Answer {
-    fn from(arg: AnswerArg) -> Self {
-        match arg {
-            AnswerArg::Regularized => Self::Regularized,
-            AnswerArg::Normalized => Self::Normalized,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FormatArg {
-    /// One safetensors file, or a folder of shards.
-    Safetensors,
-    /// numpy's archive.
-    Npz,
-    /// A state dictionary for torch.load.
-    Pt,
-    /// A folder for torch.distributed.checkpoint.load.
-    Dcp,
-}
-
-impl From<FormatArg> for Format {
-    fn from(arg: FormatArg) -> Self {
-        match arg {
-            FormatArg::Safetensors => Self::Safetensors,
-            FormatArg::Npz => Self::Npz,
-            FormatArg::Pt => Self::Torch,
-            FormatArg::Dcp => Self::Distributed,
-        }
-    }
-}
+const FORMATS: &[(&str, &str, Format)] = &[
+    ("safetensors", "One safetensors file, or a folder of shards", Format::Safetensors),
+    ("npz", "numpy's archive", Format::Npz),
+    ("pt", "A state dictionary for torch.load", Format::Torch),
+    ("dcp", "A folder for torch.distributed.checkpoint.load", Format::Distributed),
+];

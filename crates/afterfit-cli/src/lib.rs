@@ -13,6 +13,7 @@ mod examples;
 mod fit;
 mod host;
 mod inspect;
+mod later;
 mod layout;
 mod manual;
 mod optimizer;
@@ -35,6 +36,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use host::Host;
 pub use host::{Caller, Evaluate};
+use later::Later;
 
 /// Fit once. Choose the regularization afterwards.
 #[derive(Parser)]
@@ -54,46 +56,46 @@ const MOST_THREADS: usize = 512;
 enum Command {
     /// Fit 40 models to handwritten digits and write a page with a slider: see what this does.
     #[command(after_help = examples::DEMO)]
-    Demo(demo::Args),
+    Demo(Later<demo::Args>),
     /// Fit a model to a table at every strength λ, each with a certificate, and choose the best.
     #[command(allow_negative_numbers = true, after_help = examples::FIT)]
-    Fit(Box<fit::Args>),
+    Fit(Later<Box<fit::Args>>),
     /// Predict with a saved model.
     ///
     /// Prints one line per row of the table. A row with missing values gets an empty prediction (null in JSON) where the model
     /// was fitted with `--missing drop`. An unseen category counts as none of the known ones, with a warning.
     #[command(after_help = examples::PREDICT)]
-    Predict(predict::Args),
+    Predict(Later<predict::Args>),
     /// Average checkpoints of a network: every strength in one pass over the files.
     #[command(allow_negative_numbers = true, after_help = examples::AVERAGE)]
-    Average(Box<average::Args>),
+    Average(Later<Box<average::Args>>),
     /// Read models off a dial.
     #[command(subcommand, allow_negative_numbers = true, after_help = examples::DIAL)]
-    Dial(dial::Command),
+    Dial(Later<dial::Command>),
     /// Open a page on this machine whose slider reads models off a dial and evaluates them.
     #[command(after_help = examples::SERVE)]
-    Serve(serve::Args),
+    Serve(Later<serve::Args>),
     /// Show what a model, dial or checkpoint file contains.
     #[command(after_help = examples::INSPECT)]
-    Inspect(inspect::Args),
+    Inspect(Later<inspect::Args>),
     /// Fetch well-known data sets.
     #[command(subcommand, after_help = examples::DATA_GET)]
-    Data(data::Command),
+    Data(Later<data::Command>),
     /// Print the weight each iterate gets for a strength λ.
     #[command(allow_negative_numbers = true, after_help = examples::WEIGHTS)]
-    Weights(weights::Args),
+    Weights(Later<weights::Args>),
     /// Compute what the theorems promise: deviation bounds, brackets, continuous-time flows.
     #[command(subcommand, allow_negative_numbers = true, after_help = examples::THEORY_BRACKET)]
-    Theory(theory::Command),
+    Theory(Later<theory::Command>),
     /// Plan a dial before training: its sums, memory and certified error.
     #[command(allow_negative_numbers = true, after_help = examples::PLAN)]
-    Plan(plan::Args),
+    Plan(Later<plan::Args>),
     /// Print completions for a shell.
     #[command(after_help = examples::COMPLETIONS)]
-    Completions(manual::Completions),
+    Completions(Later<manual::Completions>),
     /// Write manual pages.
     #[command(after_help = examples::MAN)]
-    Man(manual::Man),
+    Man(Later<manual::Man>),
 }
 
 /// The command with these arguments, the program's name first; returns its exit code.
@@ -183,18 +185,18 @@ fn run(cli: Cli, host: &mut Host<'_>) -> anyhow::Result<()> {
 
 fn dispatch(command: Command, host: &mut Host<'_>) -> anyhow::Result<()> {
     match command {
-        Command::Demo(args) => demo::run(&args),
-        Command::Fit(args) => fit::run(&args, host),
-        Command::Predict(args) => predict::run(&args),
-        Command::Average(args) => average::run(&args, host),
-        Command::Dial(command) => dial::run(&command),
-        Command::Serve(args) => serve::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Data(command) => data::run(&command),
-        Command::Weights(args) => weights::run(&args, host),
-        Command::Theory(command) => theory::run(&command, host),
-        Command::Plan(args) => plan::run(&args, host),
-        Command::Completions(args) => manual::completions(&args, Cli::command()),
-        Command::Man(args) => manual::man(&args, Cli::command()),
+        Command::Demo(Later(args)) => demo::run(&args),
+        Command::Fit(Later(args)) => fit::run(&args, host),
+        Command::Predict(Later(args)) => predict::run(&args),
+        Command::Average(Later(args)) => average::run(&args, host),
+        Command::Dial(Later(command)) => dial::run(&command),
+        Command::Serve(Later(args)) => serve::run(&args),
+        Command::Inspect(Later(args)) => inspect::run(&args),
+        Command::Data(Later(command)) => data::run(&command),
+        Command::Weights(Later(args)) => weights::run(&args, host),
+        Command::Theory(Later(command)) => theory::run(&command, host),
+        Command::Plan(Later(args)) => plan::run(&args, host),
+        Command::Completions(Later(args)) => manual::completions(&args, Cli::command()),
+        Command::Man(Later(args)) => manual::man(&args, Cli::command()),
     }
 }

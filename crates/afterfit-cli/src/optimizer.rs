@@ -1,7 +1,7 @@
 //! `--optimizer NAME --momentum M --alpha A --beta1 B --weight-decay W` → the optimizer that made a path.
 
 use afterfit::Optimizer;
-use afterfit::optimizer::{Constants, NAMES, NamedError};
+use afterfit::optimizer::{Constants, KINDS, NamedError};
 use anyhow::Result;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
@@ -33,11 +33,11 @@ pub(crate) struct OptimizerArgs {
 
 /// The names the library knows.
 pub(crate) fn names() -> PossibleValuesParser {
-    NAMES.map(|(name, about)| PossibleValue::new(name).help(about)).into()
+    KINDS.map(|(kind, about)| PossibleValue::new(kind.name()).help(about)).into()
 }
 
 fn listing() -> String {
-    let names = NAMES.map(|(name, about)| format!("{name}: {about}"));
+    let names = KINDS.map(|(kind, about)| format!("{}: {about}", kind.name()));
     format!("What made the path:\n{}", names.join("\n"))
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let outputs: Vec<&PathBuf> = args.output.iter().collect();
     output::require_outputs(&outputs, &[&args.data, &args.model], args.force)?;
     let inputs = Inputs::of(&[&args.data, &args.model]);
-    let model = at(Model::load(&args.model)?, args.l2)?;
+    let model = at(Model::load(&args.model)?, args.l2, args.quiet)?;
     let about = &model.about;
     let Alike { features, left_out, unseen, .. } = about
         .columns
@@ -185,7 +185,7 @@ impl FromStr for Strength {
 }
 
 /// The model at the λ asked for.
-fn at(model: Model, strength: Option<Strength>) -> Result<Model> {
+fn at(model: Model, strength: Option<Strength>, quiet: bool) -> Result<Model> {
     let l2 = match (strength, model.about.chosen) {
         (None, _) => return Ok(model),
         (Some(Strength::Value(l2)), _) => l2,
@@ -198,7 +198,15 @@ fn at(model: Model, strength: Option<Strength>) -> Result<Model> {
             ));
         }
     };
-    Ok(model.at(l2)?)
+    let read = model.at(l2)?;
+    if let Some(path) = model.path.filter(|_| l2 != model.about.l2 && !quiet) {
+        let (off, how) =
+            path.certified.map_or((path.error, "as measured when it was fitted"), |off| (off, "certified"));
+        output::say(&format!(
+            "λ {l2:e} is read from the model's path, within {off:.0e} of the exact weights' length ({how})"
+        ));
+    }
+    Ok(read)
 }
 
 /// One line of JSON.

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// A choice among names that the library knows and reads.
 pub(crate) fn one_of<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
@@ -10,6 +10,16 @@ where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
 {
     PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
+}
+
+/// One of the values of a table: what is typed, what it means, what it is.
+pub(crate) fn choice<T>(all: &'static [(&'static str, &'static str, T)]) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+{
+    let names = all.iter().map(|(name, about, _)| PossibleValue::new(*name).help(*about));
+    let named = |name: String| all.iter().find(|(known, ..)| *known == name).map(|(.., value)| value.clone());
+    PossibleValuesParser::new(names).try_map(move |name| named(name).ok_or("not one of the values"))
 }
 
 /// How many points a range without `:N` gets.

@@ -3,7 +3,7 @@
 //! Every linear method here is `b_k = μ_k b_{k−1} + G_k g_k`, then a step along `η_k b_k` (torch's Nesterov:
 //! `η_k (G_k g_k + μ_k b_k)`). So an optimizer is its momentum μ, its effective rate η and its gain G; [`crate::mass`] makes
 //! weights of them. **A new optimizer** is a variant here, its line in [`Optimizer::row`], its closed form in
-//! [`Optimizer::decay`], a name in [`NAMES`], and a line in `tests/identities.rs`, which compares the two at every step.
+//! [`Optimizer::decay`], its name, one in [`KINDS`], and a line in `tests/identities.rs`, which compares the two at every step.
 
 use std::fmt;
 
@@ -76,36 +76,46 @@ pub enum Heuristic {
     SignSgd,
 }
 
-impl fmt::Display for Heuristic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Adafactor => "Adafactor",
-            Self::Lamb => "LAMB",
-            Self::Lars => "LARS",
-            Self::Lbfgs => "L-BFGS",
-            Self::Lion => "Lion",
-            Self::Muon => "Muon",
-            Self::SignSgd => "signSGD",
-        })
+impl Heuristic {
+    /// As it is typed, and as it is shown.
+    fn names(self) -> [&'static str; 2] {
+        match self {
+            Self::Adafactor => ["adafactor", "Adafactor"],
+            Self::Lamb => ["lamb", "LAMB"],
+            Self::Lars => ["lars", "LARS"],
+            Self::Lbfgs => ["lbfgs", "L-BFGS"],
+            Self::Lion => ["lion", "Lion"],
+            Self::Muon => ["muon", "Muon"],
+            Self::SignSgd => ["signsgd", "signSGD"],
+        }
     }
 }
 
-/// The names that [`Optimizer::named`] knows, each with what it is.
-pub const NAMES: [(&str, &str); 13] = [
-    ("sgd", "gradient descent or SGD"),
-    ("preconditioned", "descent with a constant preconditioner Q"),
-    ("heavy-ball", "torch's SGD with momentum"),
-    ("nesterov", "torch's SGD with momentum and nesterov=True"),
-    ("nesterov-paper", "Nesterov as the paper writes it, with the convexity alpha"),
-    ("adam", "Adam, AdamW and their kind"),
-    ("adafactor", "a heuristic: weighted like sgd"),
-    ("lamb", "a heuristic: weighted like sgd"),
-    ("lars", "a heuristic: weighted like sgd"),
-    ("lbfgs", "a heuristic: weighted like sgd"),
-    ("lion", "a heuristic: weighted like sgd"),
-    ("muon", "a heuristic: weighted like sgd"),
-    ("signsgd", "a heuristic: weighted like sgd"),
-];
+impl fmt::Display for Heuristic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.names()[1])
+    }
+}
+
+/// One of each kind that [`Optimizer::named`] makes, and what it is.
+pub const KINDS: [(Optimizer, &str); 13] = {
+    const HEURISTIC: &str = "a heuristic: weighted like sgd";
+    [
+        (Optimizer::Sgd, "gradient descent or SGD"),
+        (Optimizer::Preconditioned, "descent with a constant preconditioner Q"),
+        (Optimizer::HeavyBall { momentum: 0.9, dampening: 0.0 }, "torch's SGD with momentum"),
+        (Optimizer::Nesterov { momentum: 0.9 }, "torch's SGD with momentum and nesterov=True"),
+        (Optimizer::NesterovPaper { alpha: 0.0 }, "Nesterov as the paper writes it, with the convexity alpha"),
+        (Optimizer::Adam { beta1: 0.9, weight_decay: 0.0 }, "Adam, AdamW and their kind"),
+        (Optimizer::Heuristic(Heuristic::Adafactor), HEURISTIC),
+        (Optimizer::Heuristic(Heuristic::Lamb), HEURISTIC),
+        (Optimizer::Heuristic(Heuristic::Lars), HEURISTIC),
+        (Optimizer::Heuristic(Heuristic::Lbfgs), HEURISTIC),
+        (Optimizer::Heuristic(Heuristic::Lion), HEURISTIC),
+        (Optimizer::Heuristic(Heuristic::Muon), HEURISTIC),
+        (Optimizer::Heuristic(Heuristic::SignSgd), HEURISTIC),
+    ]
+};
 
 /// What a name does not say by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -126,7 +136,7 @@ pub struct Constants {
 #[derive(Debug, Error, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum NamedError {
-    /// Not one of [`NAMES`].
+    /// Not the name of one of [`KINDS`].
     #[error("no optimizer is named {0}")]
     Unknown(String),
     /// A constant it cannot do without.
@@ -168,23 +178,17 @@ impl Optimizer {
     pub fn named(name: &str, constants: Constants) -> Result<Self, NamedError> {
         let Constants { momentum, dampening, alpha, beta1, weight_decay } = constants;
         let need = |given: Option<f64>, constant| given.ok_or(NamedError::Needs { name: name.into(), constant });
-        let optimizer = match name {
-            "sgd" => Self::Sgd,
-            "preconditioned" => Self::Preconditioned,
-            "heavy-ball" => {
-                Self::HeavyBall { momentum: need(momentum, "momentum")?, dampening: dampening.unwrap_or(0.0) }
+        let kind = KINDS.iter().map(|(kind, _)| *kind).find(|kind| kind.name() == name);
+        let optimizer = match kind.ok_or_else(|| NamedError::Unknown(name.into()))? {
+            Self::HeavyBall { dampening: none, .. } => {
+                Self::HeavyBall { momentum: need(momentum, "momentum")?, dampening: dampening.unwrap_or(none) }
             }
-            "nesterov" => Self::Nesterov { momentum: need(momentum, "momentum")? },
-            "nesterov-paper" => Self::NesterovPaper { alpha: need(alpha, "alpha")? },
-            "adam" => Self::Adam { beta1: beta1.unwrap_or(0.9), weight_decay: weight_decay.unwrap_or(0.0) },
-            "adafactor" => Self::Heuristic(Heuristic::Adafactor),
-            "lamb" => Self::Heuristic(Heuristic::Lamb),
-            "lars" => Self::Heuristic(Heuristic::Lars),
-            "lbfgs" => Self::Heuristic(Heuristic::Lbfgs),
-            "lion" => Self::Heuristic(Heuristic::Lion),
-            "muon" => Self::Heuristic(Heuristic::Muon),
-            "signsgd" => Self::Heuristic(Heuristic::SignSgd),
-            _ => return Err(NamedError::Unknown(name.into())),
+            Self::Nesterov { .. } => Self::Nesterov { momentum: need(momentum, "momentum")? },
+            Self::NesterovPaper { .. } => Self::NesterovPaper { alpha: need(alpha, "alpha")? },
+            Self::Adam { beta1: usual, weight_decay: none } => {
+                Self::Adam { beta1: beta1.unwrap_or(usual), weight_decay: weight_decay.unwrap_or(none) }
+            }
+            plain => plain,
         };
         let has = |constant| match optimizer {
             Self::HeavyBall { .. } => matches!(constant, "momentum" | "dampening"),
@@ -224,18 +228,18 @@ impl Optimizer {
         }
     }
 
-    /// Its name among [`NAMES`]; coordinatewise descent has none of its own there.
+    /// Its name, by which [`named`](Self::named) knows it (but for coordinatewise descent).
     #[must_use]
-    pub fn name(&self) -> String {
+    pub fn name(&self) -> &'static str {
         match self {
-            Self::Sgd => "sgd".into(),
-            Self::Preconditioned => "preconditioned".into(),
-            Self::Coordinatewise => "coordinatewise".into(),
-            Self::HeavyBall { .. } => "heavy-ball".into(),
-            Self::Nesterov { .. } => "nesterov".into(),
-            Self::NesterovPaper { .. } => "nesterov-paper".into(),
-            Self::Adam { .. } => "adam".into(),
-            Self::Heuristic(name) => name.to_string().to_lowercase().replace('-', ""),
+            Self::Sgd => "sgd",
+            Self::Preconditioned => "preconditioned",
+            Self::Coordinatewise => "coordinatewise",
+            Self::HeavyBall { .. } => "heavy-ball",
+            Self::Nesterov { .. } => "nesterov",
+            Self::NesterovPaper { .. } => "nesterov-paper",
+            Self::Adam { .. } => "adam",
+            Self::Heuristic(heuristic) => heuristic.names()[0],
         }
     }
 

@@ -6,7 +6,7 @@ mod common;
 use afterfit_core::adjoint::{LinearMethod, adjoint};
 use afterfit_core::certificate::certificates;
 use afterfit_core::nodes::{Family, MOST_NODES, Nodes};
-use afterfit_core::optimizer::{Constants, NAMES, NamedError};
+use afterfit_core::optimizer::{Constants, KINDS, NamedError};
 use afterfit_core::plan::plan;
 use afterfit_core::rates::MOST_STEPS;
 use afterfit_core::schedule::{Shape, other_rates, schedule};
@@ -160,7 +160,8 @@ fn nodes() {
 
 #[test]
 fn names() {
-    for (name, _) in NAMES {
+    for (kind, _) in KINDS {
+        let name = kind.name();
         let needed = match name {
             "heavy-ball" | "nesterov" => Constants { momentum: Some(0.9), ..Constants::default() },
             "nesterov-paper" => Constants { alpha: Some(0.1), ..Constants::default() },

@@ -484,7 +484,7 @@ impl Tracker {
 
     /// What each group's optimizer is called; one that is not known is called sgd, like which it is weighted.
     #[getter]
-    fn recurrences(&self) -> Vec<String> {
+    fn recurrences(&self) -> Vec<&'static str> {
         self.scalars.paths().iter().map(|path| path.optimizer.name()).collect()
     }
 

@@ -103,7 +103,7 @@ impl Path {
                 let weights = rows(&weights);
                 let nodes = Nodes::new(from, to, weights.len()).map_err(python)?;
                 let biases: Vec<f64> = biases.as_array().iter().copied().collect();
-                Some(ModelPath { nodes, weights: weights.concat(), biases, error })
+                Some(ModelPath { nodes, weights: weights.concat(), biases, error, certified: None })
             }
         };
         Ok(Self { l2, weights, biases, errors, nodes })

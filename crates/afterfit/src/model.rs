@@ -63,6 +63,9 @@ pub struct ModelPath {
     /// How far a combination of them is from the exact weights, relative to their length: the most that was measured at the
     /// strengths of the fit.
     pub error: f64,
+    /// The same with how far the models that were compared with can be from the exact ones, by their certificates; nothing where
+    /// these are not known.
+    pub certified: Option<f64>,
 }
 
 /// What the metadata say of a path.
@@ -76,6 +79,9 @@ pub struct AboutPath {
     pub nodes: usize,
     /// See [`ModelPath::error`].
     pub error: f64,
+    /// See [`ModelPath::certified`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certified: Option<f64>,
 }
 
 /// The strengths that validation chose.
@@ -86,6 +92,9 @@ pub struct Chosen {
     /// The strongest within one standard error of it.
     pub one_se: f64,
 }
+
+/// What a path is off by when its readings are warned of, relative to the weights.
+const COARSE: f64 = 0.01;
 
 /// Weights and biases, one of each for every strength.
 type Models = (Vec<Vec<f64>>, Vec<Vec<f64>>);
@@ -118,19 +127,33 @@ impl ModelPath {
         loop {
             let nodes = Nodes::new(from, to, count)?;
             let (weights, biases) = fit(nodes.values())?;
-            let mut path = Self { nodes, weights: weights.concat(), biases: biases.concat(), error: 0.0 };
-            let mut close = true;
+            let (weights, biases) = (weights.concat(), biases.concat());
+            let mut path = Self { nodes, weights, biases, error: 0.0, certified: None };
+            let (mut close, mut certified) = (true, 0.0_f64);
             for (&l2, (weights, distance)) in l2.iter().zip(exact) {
                 let length = weights.iter().map(|w| w * w).sum::<f64>().sqrt();
                 let off = path.off(l2, weights);
                 path.error = path.error.max(off);
+                certified = certified.max(if length > 0.0 { off + distance / length } else { off });
                 close &= off * length <= (Self::TOLERANCE * length).max(2.0 * distance);
             }
             if close || count >= most {
+                path.certified = Some(certified);
                 return Ok(Some(path));
             }
             count = (count * 3 / 2).min(most);
         }
+    }
+
+    /// What it holds and how good that is, in a sentence; `strengths` is how many it was compared at.
+    pub(crate) fn about(&self, strengths: usize) -> String {
+        let Self { nodes, error, .. } = self;
+        let certified = self.certified.unwrap_or(f64::INFINITY);
+        let coarse = if certified > COARSE { "warning: " } else { "" };
+        format!(
+            "{coarse}the path is kept at {} nodes: any λ of the range can be read from it, with weights within {error:.1e} of the fitted ones' length and, certified, {certified:.1e} of the exact ones' (at all {strengths} λ)",
+            nodes.len(),
+        )
     }
 
     /// The models of a dial that `fit` wrote, between the ends of that fit; `None` of other dials.
@@ -254,7 +277,8 @@ impl Model {
         let rows = self.weights.len() / outputs;
         if let Some(path) = &self.path {
             let (from, to) = path.nodes.range();
-            about.path = Some(AboutPath { from, to, nodes: path.nodes.len(), error: path.error });
+            let (nodes, error, certified) = (path.nodes.len(), path.error, path.certified);
+            about.path = Some(AboutPath { from, to, nodes, error, certified });
             tensors.push(("path.weight".to_owned(), vec![path.nodes.len(), outputs, rows]));
             tensors.push(("path.bias".to_owned(), vec![path.nodes.len(), outputs]));
         }
@@ -320,7 +344,8 @@ impl Model {
                 let beyond = || reader.refuse_tensor("path.weight", "impossible shape");
                 let (size, biases) = size.zip(biases).ok_or_else(beyond)?;
                 let weights = reader.read("path.weight", size)?;
-                Some(ModelPath { nodes, weights, biases: reader.read("path.bias", biases)?, error: path.error })
+                let biases = reader.read("path.bias", biases)?;
+                Some(ModelPath { nodes, weights, biases, error: path.error, certified: path.certified })
             }
         };
         let of_path = path.iter().flat_map(|path| path.weights.iter().chain(&path.biases));

@@ -42,6 +42,7 @@ use crate::host::Host;
 use crate::layout::{LayoutArgs, in_name, in_name_exactly};
 use crate::optimizer::OptimizerArgs;
 use crate::output::{Advice, Bytes, existing, is_empty_folder, note, progress_bar, short};
+use crate::strengths::choice;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -84,8 +85,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "How the path was made")]
     nesterov: bool,
     /// How to weight parameter groups with rates of their own: one set of masses for all groups, or one for each (default: the exact one).
-    #[arg(long, value_enum, help_heading = "How the path was made")]
-    groups: Option<GroupsArg>,
+    #[arg(long, value_parser = choice(GROUPS), help_heading = "How the path was made")]
+    groups: Option<GroupMasses>,
     /// The loss is quadratic (linear or kernel regression): identities then hold.
     #[arg(long, help_heading = "How the path was made")]
     quadratic: bool,
@@ -166,13 +167,10 @@ enum Keep {
     Best,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum GroupsArg {
-    /// The first moving group's, for all: each is penalized with a λ of its own.
-    One,
-    /// Each group's own: the same λ in every group.
-    Each,
-}
+const GROUPS: &[(&str, &str, GroupMasses)] = &[
+    ("one", "The first moving group's, for all: each is penalized with a λ of its own", GroupMasses::One),
+    ("each", "Each group's own: the same λ in every group", GroupMasses::Each),
+];
 
 /// What `--json` prints of an output.
 #[derive(Serialize)]
@@ -417,10 +415,7 @@ fn provenance(args: &Args, series: &Series, timeline: &Timeline) -> Result<Prove
         origin: args.origin,
         quadratic: args.quadratic,
         counts_steps: args.strengths.count_steps(),
-        group_masses: args.groups.map(|groups| match groups {
-            GroupsArg::One => GroupMasses::One,
-            GroupsArg::Each => GroupMasses::Each,
-        }),
+        group_masses: args.groups,
     };
     let needs_rates = args.strengths.need_rates() || args.dial.is_some();
     Provenance::of(series, timeline, &settings, needs_rates).map_err(advise)

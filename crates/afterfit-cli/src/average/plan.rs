@@ -7,11 +7,10 @@ use afterfit::schedule::Shape;
 use afterfit::weighting::{EmaStart, Window, decay_of_half_life, gamma_of};
 use afterfit::{Answer, Status, Weighting};
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 
-use crate::layout::AnswerArg;
+use crate::layout::ANSWERS;
 use crate::output::Advice;
-use crate::strengths::Strengths;
+use crate::strengths::{Strengths, choice};
 
 /// Every way to weight checkpoints.
 #[derive(clap::Args)]
@@ -37,8 +36,8 @@ pub(crate) struct StrengthArgs {
     #[arg(long, value_name = "STEPS", value_delimiter = ',')]
     half_life: Vec<f64>,
     /// How an EMA starts [default: first].
-    #[arg(long, value_enum, value_name = "HOW")]
-    ema_start: Option<StartArg>,
+    #[arg(long, value_parser = choice(STARTS), value_name = "HOW")]
+    ema_start: Option<EmaStart>,
     /// EMA whose decay grows like 1 − t^(−POWER) up to that of --ema, as ema-pytorch and timm warm it up.
     #[arg(long, value_name = "POWER", requires = "ema", conflicts_with_all = ["half_life", "ema_start"], num_args = 0..=1, default_missing_value = "0.6666666666666666")]
     ema_warmup: Option<f64>,
@@ -71,8 +70,8 @@ pub(crate) struct StrengthArgs {
     weights: Option<PathBuf>,
     /// Whether unspent mass goes to the last checkpoint (regularized, default for --l2) or is left out (normalized, default
     /// for --ratio).
-    #[arg(long, value_enum)]
-    answer: Option<AnswerArg>,
+    #[arg(long, value_parser = choice(ANSWERS))]
+    answer: Option<Answer>,
 }
 
 /// Strengths that are typed, or left to the path.
@@ -131,25 +130,11 @@ fn sum_of_rates(path: &Provenance) -> Result<f64> {
     Ok(-left.ln() / l2)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StartArg {
-    /// At the first checkpoint.
-    First,
-    /// As a copy of the second: the first is left out (torch's AveragedModel).
-    Update,
-    /// From nothing, divided by its mass (Adam's way).
-    Debiased,
-}
-
-impl From<StartArg> for EmaStart {
-    fn from(arg: StartArg) -> Self {
-        match arg {
-            StartArg::First => Self::First,
-            StartArg::Update => Self::Update,
-            StartArg::Debiased => Self::Debiased,
-        }
-    }
-}
+const STARTS: &[(&str, &str, EmaStart)] = &[
+    ("first", "At the first checkpoint", EmaStart::First),
+    ("update", "As a copy of the second: the first is left out (torch's AveragedModel)", EmaStart::Update),
+    ("debiased", "From nothing, divided by its mass (Adam's way)", EmaStart::Debiased),
+];
 
 /// One average asked for.
 pub(super) struct Asked {
@@ -243,8 +228,8 @@ impl StrengthArgs {
 
     /// Every average asked for.
     fn list(&self, path: Option<&Provenance>) -> Result<Vec<Asked>> {
-        let regularized = self.answer.map_or(Answer::Regularized, Answer::from);
-        let normalized = self.answer.map_or(Answer::Normalized, Answer::from);
+        let regularized = self.answer.unwrap_or(Answer::Regularized);
+        let normalized = self.answer.unwrap_or(Answer::Normalized);
         let mut list = Vec::new();
         let mut add = |kind: &str, strength: Option<f64>, weighting, answer| {
             list.push(Asked { kind: kind.to_owned(), strength, weighting, answer });
@@ -258,7 +243,7 @@ impl StrengthArgs {
         for &last in &self.last {
             add("last", Some(last as f64), Weighting::Mean(Window::Last(last)), Answer::Normalized);
         }
-        let start = self.ema_start.map_or(EmaStart::First, EmaStart::from);
+        let start = self.ema_start.unwrap_or(EmaStart::First);
         for &decay in &self.ema {
             let weighting = match self.ema_warmup {
                 Some(power) => Weighting::WarmEma { decay, inv_gamma: 1.0, power, min: 0.0 },

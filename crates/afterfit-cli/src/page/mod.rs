@@ -267,6 +267,7 @@ mod tests {
             weights: (0..8 * size).map(|i| ((i * 7919) % 1009) as f64 / 1009.0 - 0.5).collect(),
             biases: vec![0.0; 8],
             error: 1e-6,
+            certified: None,
         };
         let small = Models::of(&path(10));
         let large = Models::of(&path(MOST_SINGLE / 8 + 1));

@@ -30,7 +30,7 @@ fn made() -> (String, Vec<u8>) {
         let weights = nodes.values().iter().flat_map(|l2| [0.3 / (0.1 + l2), -2.0 / (1.0 + l2), 5.0 / (4.0 + l2)]);
         let weights: Vec<f64> = weights.collect();
         let biases = nodes.values().iter().map(|l2| 1.0 / (1.0 + l2)).collect();
-        let path = ModelPath { nodes, weights, biases, error: 0.0 };
+        let path = ModelPath { nodes, weights, biases, error: 0.0, certified: None };
         for _ in 0..STRENGTHS {
             let l2 = (from * (to / from).powf(spread.next())).clamp(from, to);
             let (weights, bias) = path.at(l2);

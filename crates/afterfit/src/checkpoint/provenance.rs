@@ -679,7 +679,7 @@ fn note_training(trainings: &[Training], settings: &PathSettings, notes: &mut Ve
     let kinds = || trainings.iter().filter_map(|training| group(training).optimizer);
     match settings.optimizer {
         None => {
-            let mut names: Vec<String> = kinds().map(|optimizer| optimizer.name()).collect();
+            let mut names: Vec<&str> = kinds().map(|optimizer| optimizer.name()).collect();
             names.dedup();
             if names.len() > 1 {
                 notes.push(format!("the optimizer changes along the path ({})", names.join(", ")));

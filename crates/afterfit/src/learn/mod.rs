@@ -207,6 +207,8 @@ pub struct Seconds {
     pub average: f64,
     /// Evaluating and choosing.
     pub select: f64,
+    /// Fitting the models that a path is kept as.
+    pub path: f64,
 }
 
 /// The outcome.
@@ -485,15 +487,8 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         let certain = rows.iter().map(|row| row.certificate.distance);
         let exact: Vec<(&[f64], f64)> = fitted.weights.iter().map(Vec::as_slice).zip(certain).collect();
         model.path = ModelPath::make(&settings.l2, &exact, &mut at_nodes)?;
-        if let Some(path) = &model.path {
-            notes.push(format!(
-                "the path is kept at {} nodes: any λ of the range can be read from it, with weights within {:.1e} of the exact ones' length (measured at all {} λ)",
-                path.nodes.len(),
-                path.error,
-                settings.l2.len()
-            ));
-        }
-        seconds.train += start.elapsed().as_secs_f64();
+        notes.extend(model.path.as_ref().map(|path| path.about(settings.l2.len())));
+        seconds.path += start.elapsed().as_secs_f64();
     }
     notes.extend(at_the_end(&settings.l2, best).filter(|_| runs.judged > 0));
     let unresolved = rows.iter().filter(|row| !row.resolved).count();

@@ -134,12 +134,15 @@ pub fn learn_streamed(table: &Stream, test: Option<&Stream>, settings: &Settings
         path: None,
     };
     if settings.keep_path {
+        let start = Instant::now();
         let certain = rows.iter().map(|row| row.certificate.distance);
         let exact: Vec<(&[f64], f64)> = weights.iter().map(Vec::as_slice).zip(certain).collect();
         model.path = ModelPath::make(&settings.l2, &exact, &mut |l2| {
             let made = from_moments(&training, l2, settings)?;
             Ok((made.weights, made.biases))
         })?;
+        notes.extend(model.path.as_ref().map(|path| path.about(settings.l2.len())));
+        seconds.path += start.elapsed().as_secs_f64();
     }
     Ok(Learned {
         model,

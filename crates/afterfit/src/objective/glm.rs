@@ -64,12 +64,6 @@ impl<T: Element> Glm<T> {
         self.weights.as_ref().map_or(1.0, |weights| weights[row])
     }
 
-    /// Whether rows have weights of their own.
-    #[must_use]
-    pub fn is_weighted(&self) -> bool {
-        self.weights.is_some()
-    }
-
     /// The class of each row.
     #[must_use]
     pub fn labels(&self) -> &[u32] {

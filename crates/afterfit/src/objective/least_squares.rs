@@ -82,19 +82,6 @@ impl<T: Element> LeastSquares<T> {
         Moments::of(&self.x, &self.y, None, Rows::All, &shift)?.quadratic(self.ridge, self.means.is_some())
     }
 
-    /// Whether `steps` full-batch steps are cheaper in Gram space: nd²/2 once and d²k a step, against 2ndk a step.
-    #[must_use]
-    pub fn gram_is_cheaper(&self, steps: u64) -> bool {
-        let (n, d, k) = (self.x.rows() as f64, self.x.columns() as f64, self.outputs as f64);
-        // Sparse rows make direct steps cheaper than 2ndk by the share of nonzeros.
-        let filled = match &self.x {
-            Features::Dense(_) => 1.0,
-            Features::Sparse(x) => x.filled(),
-        };
-        let steps = steps as f64;
-        n * d * d / 2.0 * filled * filled + steps * d * d * k < steps * 2.0 * n * d * k * filled
-    }
-
     /// `Wᵀx̄ − ȳ` for each output: what implicit centering subtracts from every row of `XW − Y`.
     fn offsets(&self, weights: &[f64]) -> Vec<f64> {
         match &self.means {

@@ -165,12 +165,6 @@ impl Diagonalized {
         self.apply(self.basis.as_ref(), z)
     }
 
-    /// `Uᵀ w`: into the eigenbasis.
-    #[must_use]
-    pub fn project(&self, w: &[f64]) -> Vec<f64> {
-        self.apply(self.basis.transpose(), w)
-    }
-
     fn apply(&self, matrix: MatRef<'_, f64>, vector: &[f64]) -> Vec<f64> {
         let d = self.eigenvalues.len();
         let vector = MatRef::from_column_major_slice(vector, d, vector.len() / d);

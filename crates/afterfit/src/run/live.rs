@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use afterfit_core::PathInfo;
 use afterfit_core::error::require;
 
-use super::{Iterate, Method, Path, RateWarning, RunError, State, Trainer};
+use super::{Iterate, Method, Path, RunError, State, Trainer};
 use crate::error::Result;
 use crate::objective::{Objective, Rows, curvature};
 
@@ -207,13 +207,6 @@ impl<'a> LivePath<'a> {
             Ok(())
         })?;
         Ok(last)
-    }
-
-    /// Whether a rate exceeds 1/β, where no theorem vouches for the run. Costs the objective's [`curvature`].
-    pub fn rate_warning(&self) -> Result<Option<RateWarning>> {
-        let safe = 1.0 / curvature(self.objective)?.beta;
-        let rate = self.info.rates.runs().fold(0.0_f64, |top, run| top.max(run.rate));
-        Ok((rate > safe).then_some(RateWarning { rate, safe }))
     }
 
     fn diverged(&self, step: u64, growth: f64, rate: f64) -> Result<()> {

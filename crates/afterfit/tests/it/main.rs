@@ -12,6 +12,7 @@ mod dial;
 mod distributed;
 mod examples;
 mod fit;
+mod golden;
 mod gradients;
 mod hostile;
 mod hostile_tables;
