@@ -21,7 +21,7 @@ pub(crate) struct LayoutArgs {
     /// Cut outputs into files of at most this size, such as 5GB.
     #[arg(long, value_name = "SIZE", help_heading = "Outputs")]
     shard_size: Option<Bytes>,
-    /// Memory for buffers, such as 64MB (default: a 28th of the model, from 1 to 64 MB).
+    /// Memory for buffers, such as 64MB (default: a 72nd of the model, from 0.5 to 64 MB).
     #[arg(long, value_name = "SIZE", help_heading = "Outputs")]
     memory: Option<Bytes>,
 }

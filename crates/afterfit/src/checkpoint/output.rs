@@ -74,7 +74,7 @@ pub struct Layout {
     pub shard_bytes: Option<u64>,
     /// One file, even where the first input was a folder of shards.
     pub single: bool,
-    /// Buffers of all threads together, in bytes; a 28th of the model (1 to 64 MiB) when `None`.
+    /// Buffers of all threads together, in bytes; a 72nd of the model (0.5 to 64 MiB) when `None`.
     pub memory: Option<u64>,
     /// What becomes of something that has an output's name already. (A folder is replaced only if it was there when
     /// writing began.)
@@ -221,7 +221,7 @@ impl Series {
 
     /// Bytes of buffers when none are set: a small share of a model, within reason.
     pub(super) fn default_memory(&self) -> u64 {
-        (self.model_bytes() / 28).clamp(1 << 20, 64 << 20)
+        (self.model_bytes() / 72).clamp(1 << 19, 64 << 20)
     }
 
     /// Writes every average in one pass over the checkpoints. Nothing appears under a final name before all are
