@@ -247,7 +247,7 @@ def training_script(t: Trial, record: Record, ema: bool) -> None:
 def a_training_scripts_checkpoints(t: Trial) -> None:
     with recording() as record:
         training_script(t, record, ema=False)
-    used = t.weights("run", record, otherwise=("--rates", t.rates(record)), note_will_do=True)
+    used = t.weights("run", record, otherwise=("--rates", t.rates(record)))
     loads_unet(t, t.folder / "out", t.written("run", "out", record, *used))
 
 
@@ -256,7 +256,7 @@ def a_training_script_with_an_ema(t: Trial) -> None:
     """`unet_ema` is left out with a note."""
     with recording() as record:
         training_script(t, record, ema=True)
-    used = t.weights("run", record, otherwise=("--rates", t.rates(record)), note_will_do=True)
+    used = t.weights("run", record, otherwise=("--rates", t.rates(record)))
     t.notes("run", record, "unet_ema", flags=used)
     loads_unet(t, t.folder / "out", t.written("run", "out", record, *used))
 

@@ -85,9 +85,9 @@ def fit(
 
 
 def check(
-    t: Trial, record: Record, run: str = "run", otherwise: tuple[object, ...] = (), note_will_do: bool = False, kind: type[Lit] = Lit
+    t: Trial, record: Record, run: str = "run", otherwise: tuple[object, ...] = (), kind: type[Lit] = Lit
 ) -> None:
-    used = t.weights(run, record, otherwise=otherwise, note_will_do=note_will_do)
+    used = t.weights(run, record, otherwise=otherwise)
     expected = t.written(run, "average.ckpt", record, *used)
     module = kind.load_from_checkpoint(t.folder / "average.ckpt", weights_only=True)
     t.loaded(LOADS, module.state_dict(), expected)
@@ -187,7 +187,7 @@ def lambda_with_a_warm_up(t: Trial) -> None:
 
     with recording() as record:
         fit(t, record, Lit(made))
-    check(t, record, otherwise=("--rates", t.rates(record)), note_will_do=True)
+    check(t, record, otherwise=("--rates", t.rates(record)))
 
 
 @case("lightning")

@@ -82,10 +82,10 @@ def check(
 
 @case("timm")
 def cosine_each_update(t: Trial) -> None:
-    """Batch norm knows batches, which prove no steps."""
+    """Batch norm knows batches, which prove no steps; and no file says the rates before the first, nor how many updates an epoch has."""
     with recording() as record:
         train(t, record, on_updates=True)
-    check(t, record, otherwise=PER)
+    check(t, record, otherwise=(*PER, "--rates", t.rates(record)))
 
 
 @case("timm")
@@ -108,14 +108,14 @@ def adamw_with_a_warm_up_each_update(t: Trial) -> None:
     """A transformer: Adam's own counter knows the steps."""
     with recording() as record:
         train(t, record, "test_vit", opt="adamw", lr=1e-3, on_updates=True, warmup_epochs=3, warmup_prefix=True)
-    check(t, record, "test_vit")
+    check(t, record, "test_vit", otherwise=("--rates", t.rates(record)))
 
 
 @case("timm")
 def layer_decay_makes_a_group_of_every_layer(t: Trial) -> None:
     with recording() as record:
         train(t, record, "test_vit", opt="adamw", lr=1e-3, on_updates=True, layer_decay=0.7)
-    check(t, record, "test_vit")
+    check(t, record, "test_vit", otherwise=("--rates", t.rates(record)))
 
 
 @case("timm")
@@ -123,7 +123,7 @@ def sgd_of_a_transformer_knows_no_steps(t: Trial) -> None:
     """Epochs only: refused, with --steps-per-epoch as the way on."""
     with recording() as record:
         train(t, record, "test_vit", on_updates=True)
-    check(t, record, "test_vit", otherwise=PER)
+    check(t, record, "test_vit", otherwise=(*PER, "--rates", t.rates(record)))
 
 
 @case("timm")
@@ -131,4 +131,4 @@ def a_model_ema_beside_the_weights(t: Trial) -> None:
     """`state_dict_ema` is left out with a note."""
     with recording() as record:
         train(t, record, on_updates=True, ema=True)
-    check(t, record, otherwise=PER, notes=("state_dict_ema",))
+    check(t, record, otherwise=(*PER, "--rates", t.rates(record)), notes=("state_dict_ema",))

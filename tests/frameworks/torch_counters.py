@@ -46,7 +46,7 @@ def numbers_as_numpy_has_them(t: Trial) -> None:
                 record.keep(net)
                 state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "global_step": np.int64(step + 1)}
                 torch.save(state, folder / f"{(step + 1) // PER_EPOCH}.pt")
-    check(t, record, net)
+    check(t, record, net, otherwise=("--rates", t.rates(record)))
 
 
 @case("torch")
@@ -206,7 +206,7 @@ def steps_written_with_an_exponent(t: Trial) -> None:
 @case("safetensors")
 def a_step_of_safetensors_with_a_point(t: Trial) -> None:
     """`global_step` "100.0" in the metadata, and names that say nothing."""
-    from safetensors.torch import save_file
+    from safetensors.torch import load_file, save_file
 
     folder, net = fresh(t.folder / "run"), Net()
     with recording() as record:
@@ -216,6 +216,8 @@ def a_step_of_safetensors_with_a_point(t: Trial) -> None:
         )
         epochs(record, net, optimizer, save)
     t.weights("run", record)
+    expected = t.written("run", "average.safetensors", record)
+    t.loaded("`safetensors.torch.load_file`", load_file(t.folder / "average.safetensors"), expected)
 
 
 @case("torch")

@@ -67,12 +67,10 @@ def loop(
     late: bool = False,
     otherwise: tuple[object, ...] = (),
     rare: bool = False,
-    hidden: bool = False,
 ) -> None:
     """Registers a loop, with one habit after the other, whose scheduler steps each "step" or "epoch".
 
-    `late`: it steps only after saving. `otherwise`: what a refusal may ask for. `rare`: it may ask for --rates. `hidden`: no
-    file can tell the rates, so that a note will do."""
+    `late`: it steps only after saving. `otherwise`: what a refusal may ask for. `rare`: it may ask for --rates."""
     habit = HABITS[sum(one.module == "torch_loops" for one in CASES) % len(HABITS)]
 
     def run(t: Trial) -> None:
@@ -98,8 +96,8 @@ def loop(
             often = {"every_step": step} if each == "step" else {"every_epoch": step} if each == "epoch" and not late else {}
             epochs(record, net, made, save, **often)
         assert not schedule or np.ptp(record.paths()[0][0].raw) > 0, "the schedule did nothing: this would prove nothing"
-        way = ("--rates", t.rates(record)) if rare or hidden else otherwise
-        used = t.weights("run", record, otherwise=way, note_will_do=hidden)
+        way = ("--rates", t.rates(record)) if rare else otherwise
+        used = t.weights("run", record, otherwise=way)
         expected = t.written("run", "average.pt", record, *used)
         found = torch.load(t.folder / "average.pt", weights_only=True)
         net.load_state_dict(found.get(habit.model, found))
@@ -141,7 +139,7 @@ loop("multistep_each_epoch_sgd", sgd(), lambda o: schedulers.MultiStepLR(o, [4, 
 loop("plateau", adam, lambda o: schedulers.ReduceLROnPlateau(o, factor=0.2, patience=0, threshold=0.2), "epoch")
 loop("plateau_sgd", sgd(), lambda o: schedulers.ReduceLROnPlateau(o, factor=0.2, patience=0, threshold=0.2), "epoch", otherwise=PER)
 loop("lambda_each_step", adamw, lambda o: schedulers.LambdaLR(o, lambda k: sqrt(60 / (k + 60))), "step", rare=True)
-loop("lambda_with_a_warm_up_before_the_first_file", adamw, lambda o: schedulers.LambdaLR(o, lambda k: min((k + 1) / 20, sqrt(20 / (k + 1)))), "step", hidden=True)
+loop("lambda_with_a_warm_up_before_the_first_file", adamw, lambda o: schedulers.LambdaLR(o, lambda k: min((k + 1) / 20, sqrt(20 / (k + 1)))), "step", rare=True)
 loop("lambda_each_step_sgd", sgd(), lambda o: schedulers.LambdaLR(o, lambda k: 1 - k / STEPS), "step", rare=True)
 loop("lambda_each_epoch", adam, lambda o: schedulers.LambdaLR(o, lambda epoch: 0.8**epoch), "epoch", rare=True)
 loop("cyclic_each_step", sgd(), lambda o: schedulers.CyclicLR(o, 0.01, 0.1, step_size_up=25), "step", rare=True)

@@ -75,22 +75,19 @@ class Trial:
     # -------------------------------------------------------------- weights
 
     def weights(
-        self, run: str, record: Record, *flags: object, otherwise: tuple[object, ...] = (), note_will_do: bool = False, limit: str = ""
+        self, run: str, record: Record, *flags: object, otherwise: tuple[object, ...] = (), limit: str = ""
     ) -> tuple[object, ...]:
         """No flags but --l2: weights of the run's own rates, or (where there is a way on) a refusal that names it, and
-        the right weights by that way. Returns the flags that were needed. `note_will_do`: the rates are in no file, so
-        that nobody can know whether to refuse; a note that names the way on counts as a refusal."""
+        the right weights by that way. Returns the flags that were needed."""
         self.disk = self.disk or contents(self.folder / run)
         strengths = record.strengths()
         ask = ("-o", "never", "--dry-run", "--l2", ",".join(f"{l2:.17g}" for l2 in strengths))
         found = self.average(run, *ask, *flags, limit=limit)
         used = flags
-        note = " ".join(found["notes"]) if note_will_do and not isinstance(found, str) else ""
-        if isinstance(found, str) or (note and farthest(found, record, strengths)[0] > FAR and str(otherwise[0]) in note):
-            message = found if isinstance(found, str) else note
-            assert otherwise, f"refused: {message}"
-            assert str(otherwise[0]) in message, f"does not name {otherwise[0]}: {message}"
-            self.did.append(f"a note names `{otherwise[0]}`" if note else f"refused: “{first_line(message)}”")
+        if isinstance(found, str):
+            assert otherwise, f"refused: {found}"
+            assert str(otherwise[0]) in found, f"does not name {otherwise[0]}: {found}"
+            self.did.append(f"refused: “{first_line(found)}”")
             used = (*flags, *otherwise)
             found = self.average(run, *ask, *used, limit=limit)
             assert not isinstance(found, str), f"refused even with {used}: {found}"

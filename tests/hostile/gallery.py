@@ -3,10 +3,11 @@
     gallery.py BINARY [FOLDER]
 
 Every file is given to the command within limits of memory and time. It must be refused (or read) with the words given, without a panic,
-without a word of help from the system (abort, kill, out of memory), and nothing may appear under the output's name. Then what
+without a word of help from the system (abort, kill, out of memory), within the budget that SECURITY.md states (the most memory it ever had, less
+what the same command takes for a small, sound file), and nothing may appear under the output's name. Then what
 machines do to a run: few files to open, a full disk, a folder that cannot be written to, several runs at once.
 """
-import gzip, io, json, os, pickle, resource, shutil, struct, subprocess, sys, tempfile, time, types, zipfile
+import gzip, io, json, os, pickle, resource, shutil, signal, struct, subprocess, sys, tempfile, time, types, zipfile, zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,10 @@ BINARY = Path(sys.argv[1]).resolve()
 MEMORY = 3 << 30  # of addresses: threads' stacks are among them
 SECONDS = 60
 failed, passed = [], 0
+peaks = []
+# The most memory that a process ever had counts from its fork: a small one in between starts the command.
+STARTER = "import os, sys; child = os.fork() or os.execv(sys.argv[2], sys.argv[2:]); _, status, used = os.wait4(child, 0); \
+os.write(int(sys.argv[1]), b'%d' % used.ru_maxrss); sys.exit(os.waitstatus_to_exitcode(status) % 256)"
 
 
 def limited():
@@ -23,14 +28,30 @@ def limited():
 
 
 def run(*arguments, cwd=None, before=limited):
-    """Exit code, what was said, and seconds."""
-    start = time.time()
+    """Exit code, what was said, and seconds. The most memory it had, in bytes, is the last of `peaks`."""
+    start, (reader, writer) = time.time(), os.pipe()
+    command = [sys.executable, "-I", "-S", "-c", STARTER, str(writer), BINARY, *map(str, arguments)]
+    running = subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=before, pass_fds=[writer], start_new_session=True
+    )
+    os.close(writer)
     try:
-        done = subprocess.run([BINARY, *map(str, arguments)], cwd=cwd, capture_output=True, timeout=SECONDS, preexec_fn=before)
-        code, said = done.returncode, (done.stderr + done.stdout).decode(errors="replace")
+        out, said = running.communicate(timeout=SECONDS)
+        code, said = running.returncode, (said + out).decode(errors="replace")
     except subprocess.TimeoutExpired:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
         code, said = 124, f"still running after {SECONDS} s"
+    with os.fdopen(reader, "rb") as pipe:
+        peaks.append(1024 * int(pipe.read() or 0))
     return code, said, time.time() - start
+
+
+def within_budget(name, usual, *paths, packed=False):
+    """The last run kept to 64 MB + 8·B more than usual for each of its files; for a packed table, to 64 MB + 8·(64 MB + 64·B)."""
+    sizes = [path.stat().st_size for path in paths]
+    limit = sum(64_000_000 + 8 * (64_000_000 + 64 * size if packed else size) for size in sizes)
+    check(f"{name} within the budget", peaks[-1] - usual <= limit, f"{peaks[-1]} bytes, {usual} of them usual, where {limit} are allowed for {sizes}")
 
 
 def check(name, condition, said):
@@ -144,6 +165,7 @@ BOUNDED = [
 TABLES = [
     ("bomb.csv.gz", gzip.compress(b"a,y\n" + b"0,0\n" * 40_000_000, 9), "it unpacks to"),
     ("field.csv.gz", gzip.compress(b"a,y\n" + b"x" * 150_000_000, 9), "it unpacks to"),
+    ("texts.csv.gz", gzip.compress(b"".join(b"c%d," % i for i in range(50)) + b"y\n" + b"".join(b"k%d," % i * 50 + b"%d\n" % (i % 2) for i in range(20)) * 5000, 9), "columns of their own"),
     ("quote.csv", b'a,y\n1,"2\n' + b"3,4\n" * 3000, "line 2"),
     ("header.csv", b",".join(b"c%d" % i for i in range(100_000)) + b"\n", ""),
     ("bomb.svm.gz", gzip.compress(b"1 1:1\n" * 30_000_000, 9), "it unpacks to"),
@@ -162,17 +184,35 @@ MODELS = [
 ]
 
 
+def usual(folder):
+    """The most memory that each command has for something small and sound."""
+    folder = folder / "usual"
+    folder.mkdir()
+    (one, two, table), out = (folder / name for name in ("step_1.safetensors", "step_2.safetensors", "t.csv")), folder / "out.safetensors"
+    one.write_bytes(good)
+    two.write_bytes(good)
+    table.write_bytes(b"a,y\n" + b"1,2\n3,5\n2,3\n" * 20)
+    took = {}
+    for command in (["average", one, two, "--uniform", "-o", out], ["inspect", one], ["fit", table, "--target", "y", "-o", folder / "m.model"]):
+        code, said, _ = run(*command)
+        check(f"a usual {command[0]}", code == 0 and peaks[-1] > 0, said)
+        took[command[0]] = peaks[-1]
+    return took
+
+
 def gallery(folder):
-    out = folder / "out.safetensors"
+    out, took = folder / "out.safetensors", usual(folder)
     for name, data, words in CHECKPOINTS:
         path = folder / name
         path.write_bytes(data)
         twin = folder / ("twin-" + name)
         twin.write_bytes(data)
         refused(name, words, "average", path, twin, "--uniform", "-o", out)
+        within_budget(name, took["average"], path, twin)
         check(name + " leaves no output", not out.exists(), "there is one")
         code, said, _ = run("inspect", path)
         check(name + " inspected", sane(code, said), said)
+        within_budget(name + " inspected", took["inspect"], path)
         path.unlink()
         twin.unlink()
     for name, data in BOUNDED:
@@ -183,6 +223,7 @@ def gallery(folder):
         for command in (["inspect", paths[0]], ["average", *paths, "--l2", "1", "-o", out, "--dry-run"]):
             code, said, _ = run(*command)
             check(f"{name} {command[0]}", sane(code, said), f"exit {code}: {said}")
+            within_budget(f"{name} {command[0]}", took[command[0]], *(paths if command[0] == "average" else paths[:1]))
     check("no code ran", not Path("/tmp/afterfit-was-here").exists(), "it did")
     for name, data, words in TABLES:
         path = folder / name
@@ -191,6 +232,7 @@ def gallery(folder):
         if name.endswith((".npy", ".idx")):
             target = ["--target", path]
         refused(name, words, "fit", path, *target, "-o", folder / "m.model")
+        within_budget(name, took["fit"], path, packed=name.endswith((".gz", ".npz", ".parquet")))
         check(name + " leaves no model", not (folder / "m.model").exists(), "there is one")
         path.unlink()
     for name, data, words in MODELS:
@@ -300,20 +342,30 @@ def edited_dial(folder):
     check("a dial is made", code == 0, said)
     if code:
         return
-    data = bytearray(dial.read_bytes())
-    length = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + length])
-    at = 8 + length + header["rates/0"]["data_offsets"][0]
-    data[at:at + 8] = struct.pack("<d", 0.2)
-    edited = folder / "edited.dial"
-    edited.write_bytes(data)
-    out = folder / "read.safetensors"
+    whole = dial.read_bytes()
+    length = struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8:8 + length])
+    edited, out = folder / "edited.dial", folder / "read.safetensors"
+
+    def edit(name, first, careful=True):
+        """Another first number in a tensor; with its checksum, if careful."""
+        start, end = (8 + length + at for at in header[name]["data_offsets"])
+        data = bytearray(whole)
+        data[start:start + 8] = struct.pack("<d", first)
+        if careful:
+            about = json.loads(header["__metadata__"]["afterfit"])
+            about["checksums"][name] = zlib.crc32(data[start:end])
+            changed = json.dumps(header | {"__metadata__": {"afterfit": json.dumps(about)}}, separators=(",", ":")).encode()
+            data = bytearray(struct.pack("<Q", len(changed)) + changed + data[8 + length:])
+        edited.write_bytes(data)
+
+    for name in [name for name in header if name != "__metadata__"]:
+        edit(name, 0.3, careful=False)
+        refused(f"one number of {name}", f"entry {name} is damaged", "dial", "read", edited, "--l2", "0.1", "-o", out)
+    edit("rates/0", 0.2)
     refused("edited.dial", "the dial's masses are not those of its rates", "dial", "read", edited, "--l2", "0.1", "-o", out)
     # Steps in the billions are a number in a file, and refused as one.
-    data = bytearray(dial.read_bytes())
-    at = 8 + length + header["rate_steps/0"]["data_offsets"][0]
-    data[at:at + 8] = struct.pack("<d", 5e9)
-    edited.write_bytes(data)
+    edit("rate_steps/0", 5e9)
     refused("billions.dial", "30 steps", "dial", "read", edited, "--l2", "0.1", "-o", out)
 
 

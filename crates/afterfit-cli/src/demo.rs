@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use afterfit::files::atomic::Existing;
+use afterfit::files::text::quoted_if_needed;
 use afterfit::fit::{ExactRun, Start, exact};
 use afterfit::learn::{ModelChoice, Settings, learn};
 use afterfit::objective::{Dense, Features, Glm};
@@ -12,7 +13,6 @@ use afterfit::select::{Rules, split};
 use afterfit::table::{Matrix, Table, Target};
 use anyhow::{Context, Result};
 
-use crate::evaluate::quote_if_needed;
 use crate::fit::summary;
 use crate::output;
 use crate::report;
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let folder: &Path = &args.folder;
     let (model, page) = (folder.join("digits.safetensors"), folder.join("report.html"));
     learned.model.save(&model)?;
-    let command = format!("afterfit predict {} YOUR.npy --l2 {{l2}}", quote_if_needed(&model.display().to_string()));
+    let command = format!("afterfit predict {} YOUR.npy --l2 {{l2}}", quoted_if_needed(&model.display().to_string()));
     let page_of = report::of_fit("Handwritten digits, softmax", &mut learned, None, Some([8, 8]), command)?;
     let html = page_of.html()?;
     output::write_file(&page, html.as_bytes(), Existing::Replace)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use afterfit::checkpoint::{Average, DialReading, Format, Layout, Series};
 use afterfit::dial::{Dial, DialFile};
-use afterfit::files::text::shown_path;
+use afterfit::files::text::{quoted_if_needed, shown_path};
 use afterfit::model::{About, Model, ModelPath};
 use afterfit::weighting::gamma_of;
 use afterfit::{Answer, Family, Nodes, Target};
@@ -281,7 +281,7 @@ pub(crate) fn page(dial: &DialFile, file: &Path) -> Result<Page> {
     let worst = l2.iter().map(|&l2| dial.reading(&Target::L2(l2), Answer::Regularized).map(|reading| reading.status));
     let worst = worst.collect::<afterfit::Result<Vec<_>>>()?.into_iter().max_by_key(|status| status.standing);
     let status = worst.unwrap_or(dial.tracker.path(0).status());
-    let name = crate::evaluate::quote_if_needed(&shown_path(file));
+    let name = quoted_if_needed(&shown_path(file));
     let command = format!("afterfit dial read {name} --l2 {{l2}} -o model.safetensors");
     let title = format!("The dial {}", file.file_name().unwrap_or_default().to_string_lossy());
     let mut page = report::of_run(&title, &strengths, status, command, &dial.texts("remarks"));

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use afterfit::files::text::quoted;
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -30,7 +31,7 @@ pub(crate) fn require_place(command: &str) -> Result<()> {
 
 /// Runs the command on a file; the last number it prints, or what went wrong.
 pub(crate) fn run(command: &str, file: &Path, quiet: bool) -> Result<f64, String> {
-    let line = command.replace("{}", &quote(&file.display().to_string()));
+    let line = command.replace("{}", &quoted(&file.display().to_string()));
     let run = || {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(&line).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
@@ -50,17 +51,6 @@ pub(crate) fn best(scores: impl Iterator<Item = Option<f64>>, best: Best) -> Opt
     let known = scores.enumerate().filter_map(|(at, score)| Some((at, sign * score?)));
     // Of equals, the first.
     known.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(at, _)| at)
-}
-
-/// For a shell: nothing in a name can end the quotes.
-fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "'\\''"))
-}
-
-/// The same, as it is where a shell takes it as it is.
-pub(crate) fn quote_if_needed(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) { text.to_owned() } else { quote(text) }
 }
 
 fn last_number(text: &str) -> Option<f64> {
@@ -92,7 +82,7 @@ mod tests {
 
     #[test]
     fn names_stay_names() {
-        assert_eq!(quote("a b'; rm -rf x"), r"'a b'\''; rm -rf x'");
+        assert_eq!(quoted("a b'; rm -rf x"), r"'a b'\''; rm -rf x'");
         assert_eq!(best([Some(1.0), None, Some(3.0), Some(3.0)].into_iter(), Best::Max), Some(2));
         assert_eq!(best([Some(1.0), None, Some(3.0)].into_iter(), Best::Min), Some(0));
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use afterfit::files::text::{plain, shown_path};
+use afterfit::files::text::{plain, quoted_if_needed, shown_path};
 use afterfit::learn::Learned;
 use afterfit::model::{About, Kind, ModelPath};
 use afterfit::table::{ColumnRecipe, Missing};
@@ -210,11 +210,11 @@ pub(crate) fn command(line: &[OsString], without: &[&str], flags: &[&str], with:
             () if without.contains(&name) && word.contains('=') => {}
             () if without.contains(&word.as_ref()) => drop(rest.next()),
             () if without.iter().any(|option| short(&option)) => {}
-            () => words.push(crate::evaluate::quote_if_needed(&word)),
+            () => words.push(quoted_if_needed(&word)),
         }
     }
     words.push(with.to_owned());
-    words.extend(files.iter().map(|file| crate::evaluate::quote_if_needed(&shown_path(file.as_ref()))));
+    words.extend(files.iter().map(|file| quoted_if_needed(&shown_path(file.as_ref()))));
     words.join(" ")
 }
 

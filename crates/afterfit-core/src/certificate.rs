@@ -81,7 +81,14 @@ impl<'a> Profile<'a> {
                     more => -beta.powf((*steps - to) as f64) * (more as f64 * beta.ln()).exp_m1(),
                 }
             }
-            _ => (0..count).map(|_| self.next()).sum(),
+            Self::Power { exponent, steps, next } => {
+                // (A sum of differences is one.)
+                let (from, to) = ((*next).clamp(1, (*steps).max(1)), next.saturating_add(count).min(*steps));
+                *next += count;
+                let time = |k: u64| (k as f64 / (*steps - 1) as f64).powf(*exponent);
+                if to > from { time(to - 1) - time(from - 1) } else { 0.0 }
+            }
+            Self::Given { .. } => (0..count).map(|_| self.next()).sum(),
         }
     }
 
@@ -93,6 +100,8 @@ impl<'a> Profile<'a> {
 
 /// Steps compared at a time: the shares of all sums stay in cache.
 const BLOCK: usize = 256;
+/// Shares that one reading may go through, steps times sums: some seconds' worth. (Steps are a number in a file, and cost nothing there.)
+pub(crate) const MOST_SHARES: u64 = 1 << 30;
 
 /// A weighting to be read, times `scale`, and the coefficients of the sums it is read with.
 pub(crate) struct Comparison<'a> {
@@ -101,13 +110,25 @@ pub(crate) struct Comparison<'a> {
     pub(crate) coefficients: Vec<f64>,
 }
 
-/// ε of every comparison over the iterates `w_first … w_{K−1}`. Cost: one multiply-add per step, sum and comparison.
+/// ε of every comparison over the iterates `w_first … w_{K−1}`. Cost: one multiply-add per step, sum and comparison; more than `most`
+/// steps times sums are refused.
 pub(crate) fn misfits(
     comparisons: &mut [Comparison<'_>],
     sums: &mut [Profile<'_>],
     steps: u64,
     first: u64,
-) -> Vec<f64> {
+    most: u64,
+) -> Result<Vec<f64>, OutOfRange> {
+    let most = most / sums.len().max(1) as u64;
+    let ends_before = |profile: &Profile<'_>| {
+        let mut ahead = profile.clone();
+        ahead.total(most);
+        ahead.is_spent()
+    };
+    let mut profiles = sums.iter().chain(comparisons.iter().map(|comparison| &comparison.profile));
+    let within = steps <= most || profiles.all(ends_before);
+    let limit = || format!("at most {most}, {} sums being compared at every step", sums.len());
+    require(within, "number of steps of a reading", steps as f64, limit())?;
     let mut shares = vec![0.0; sums.len() * BLOCK];
     let mut miss = [0.0; BLOCK];
     let mut totals = vec![0.0; comparisons.len()];
@@ -131,7 +152,7 @@ pub(crate) fn misfits(
             break;
         }
     }
-    totals
+    Ok(totals)
 }
 
 /// Bins that a fit looks at: steps next to each other are alike.
@@ -251,5 +272,5 @@ pub fn certificates(nodes: &Nodes, path: &PathInfo, values: &[f64]) -> Result<Ve
         Comparison { profile: at(value), scale: decay(value), coefficients: coefficients.collect() }
     };
     let mut comparisons: Vec<Comparison> = values.iter().map(compare).collect();
-    Ok(misfits(&mut comparisons, &mut sums, path.steps(), 0))
+    misfits(&mut comparisons, &mut sums, path.steps(), 0, u64::MAX)
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::certificate::{Comparison, Profile, fit, misfits};
+use crate::certificate::{Comparison, MOST_SHARES, Profile, fit, misfits};
 use crate::decays::Walk;
 use crate::error::{OutOfRange, require, require_gain, require_l2, require_momentum};
 use crate::groups::{GroupMasses, Groups, first_to_move};
@@ -283,6 +283,7 @@ impl Tracker {
         )?;
         require(self.steps() == 0, "steps taken before the schedule was declared", self.steps() as f64, "0")?;
         together(paths)?;
+        self.require_walks(paths)?;
         if let Some((own, path)) = self.paths.iter().zip(paths).find(|(own, path)| own.optimizer != path.optimizer) {
             let reason = format!("it is of {}, and the path is made by {}", path.optimizer, own.optimizer);
             return Err(DialError::Declaration { reason });
@@ -298,6 +299,7 @@ impl Tracker {
         let (found, groups) = (paths.len(), self.paths.len());
         require(found == groups, "number of parameter groups", found as f64, format!("{groups}"))?;
         together(&paths)?;
+        self.require_walks(&paths)?;
         if let Some((declared, _)) = &self.declared {
             let alike = |(declared, path): (&PathInfo, &PathInfo)| {
                 path.steps() <= declared.steps() && path.rates.agrees(&declared.rates)
@@ -321,6 +323,18 @@ impl Tracker {
         self.require_masses()?;
         self.walk_on();
         Ok(self)
+    }
+
+    /// Refuses what would take minutes: AdamW's own decay makes every step's mass another one, and each λ goes through all of them.
+    fn require_walks(&self, paths: &[PathInfo]) -> Result<(), DialError> {
+        let walked = paths
+            .iter()
+            .find(|path| matches!(path.optimizer, Optimizer::Adam { weight_decay, .. } if weight_decay > 0.0));
+        let (steps, count) = (walked.map_or(0, PathInfo::steps), self.l2.len().max(1));
+        let most = MOST_SHARES / count as u64;
+        let limit = || format!("at most {most} with AdamW's weight decay and {count} λ");
+        require(steps <= most, "number of steps", steps as f64, limit())?;
+        Ok(())
     }
 
     /// Refuses masses that the rates do not leave: sums made with other rates would be read as if made with these.
@@ -657,7 +671,7 @@ impl Tracker {
         // (w_0 is the center, and a fit makes use of that; an interpolated λ's certificate counts it all the same.)
         let from = u64::from(!inside || guessed);
         let coefficients = comparison.coefficients.clone();
-        let certificate = misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from)[0];
+        let certificate = misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from, MOST_SHARES)?[0];
         let rounding = rounding.of_combination(&roundings, &coefficients, last);
         if !inside && (certificate.is_nan() || certificate + rounding > OFFERED) {
             let what = match target {

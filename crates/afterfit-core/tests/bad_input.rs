@@ -634,6 +634,31 @@ fn the_longest_paths_take_no_time() {
     assert!(error.contains("134217728"), "{error}");
 }
 
+/// Steps are a number in a file: what would go through all of them for minutes is refused, and at once.
+#[test]
+fn long_walks_are_refused() {
+    let dial = |optimizer: Optimizer, rate: f64, from: f64| {
+        let path = PathInfo::new(optimizer, Rates::constant(rate, MOST_STEPS));
+        let nodes = Nodes::new(from, 1.0, 64).unwrap();
+        let left: Vec<f64> = match optimizer {
+            Optimizer::Sgd => nodes.values().iter().map(|&l2| path.remaining(l2).unwrap()).collect(),
+            _ => vec![0.5; 64],
+        };
+        let tracker = Tracker::new(vec![nodes], &PathInfo::new(optimizer, Rates::new())).unwrap();
+        tracker.exact().resume(vec![path], vec![left])
+    };
+    let read = |tracker: &Tracker, answer| tracker.read(0, &Target::L2(0.3), answer, Precision::F64);
+    for answer in [Answer::Regularized, Answer::Normalized] {
+        let error = read(&dial(Optimizer::Sgd, 1e-6, 0.1).unwrap(), answer).unwrap_err().to_string();
+        let expected = "number of steps of a reading is 134217728: it must be at most 16777216, 64 sums being compared at every step";
+        assert_eq!(error, expected);
+        // Where the mass is spent after some thousand steps, the rest is no work.
+        assert!(read(&dial(Optimizer::Sgd, 0.1, 0.1).unwrap(), answer).unwrap().certificate < 1e-6);
+    }
+    let error = dial(Optimizer::Adam { beta1: 0.9, weight_decay: 0.1 }, 1e-6, 0.1).unwrap_err().to_string();
+    assert!(error.contains("it must be at most 16777216 with AdamW's weight decay and 64 λ"), "{error}");
+}
+
 /// What is taken in one go is what single steps take.
 #[test]
 fn runs_are_taken_at_once() {

@@ -164,6 +164,8 @@ pub(super) struct Planned {
     pub(super) unresolved: bool,
     /// The share of the weights that hangs on where between checkpoints rates changed.
     pub(super) unplaced: f64,
+    /// The share that hangs on a warm-up that nothing hints at.
+    pub(super) assumed: f64,
 }
 
 impl Planned {
@@ -187,6 +189,7 @@ impl Planned {
             group_l2: found.group_l2,
             unresolved: found.unresolved,
             unplaced: found.unplaced,
+            assumed: found.assumed,
         })
     }
 }

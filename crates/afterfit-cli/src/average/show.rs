@@ -24,9 +24,15 @@ pub(super) fn warn(
     notes: &mut Vec<String>,
 ) {
     let assumed = match from {
-        Some(RatesFrom::Checkpoints) => ", with its own rate (--rates FILE if there were others, a warm-up's say)",
-        Some(RatesFrom::Scheduler) => ", as the scheduler has them (--rates FILE if something else warmed up)",
-        _ => "",
+        Some(RatesFrom::Checkpoints) => {
+            let most = planned.iter().map(|plan| plan.assumed).fold(0.0, f64::max);
+            let much = if most > 0.0 { format!(": up to {:.1} % of the weights", 100.0 * most) } else { String::new() };
+            format!(", with its own rate (--rates FILE if there were others, a warm-up's say{much})")
+        }
+        Some(RatesFrom::Scheduler) => {
+            ", as the scheduler has them (--rates FILE if something else warmed up)".to_owned()
+        }
+        _ => String::new(),
     };
     if let Some(worst) = planned.iter().filter(|plan| plan.before > 0.0).max_by(|a, b| a.before.total_cmp(&b.before)) {
         notes.push(format!(

@@ -29,7 +29,7 @@ fn what_average_and_dial_print() {
     let commands: &[&[&str]] = &[
         &["average", "plain", "-o", "out", "--ratio", "0.9999,0.999,0.99,0.9"],
         &["average", "plain", "-o", "one.safetensors", "--ratio", "0.99", "--dry-run"],
-        &["average", "wrapped", "-o", "l2", "--l2", "1e-4,1e-3", "--steps-per-epoch", "2"],
+        &["average", "wrapped", "-o", "l2", "--l2", "1e-4,5e-4", "--steps-per-epoch", "2"],
         &["average", "plain", "-o", "csv.npz", "--l2", "1e-3", "--rates", "lr.csv", "--dtype", "f32", "--quadratic"],
         &["average", "plain/step-0.pt", "plain/step-30.pt", "-o", "two.pt", "--uniform"],
         &["average", "plain/step-*.pt", "-o", "some.safetensors", "--last", "2", "--from", "10"],

@@ -33,6 +33,16 @@ fn checkpoint(path: &Path, name: &str, numbers: usize, value: f32) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// Folders `models/checkpoint-K` of weights and a configuration.
+fn models(at: &Path) {
+    for k in 0..2 {
+        let folder = at.join(format!("models/checkpoint-{k}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        checkpoint(&folder.join("model.safetensors"), "w", 50, k as f32);
+        std::fs::write(folder.join("config.json"), "{}").unwrap();
+    }
+}
+
 /// A shell's command line, with `afterfit` in it.
 fn shell(at: &Path, line: &str) -> Output {
     let bin = cargo_bin("afterfit");
@@ -57,12 +67,10 @@ fn permissions_follow_the_umask_and_not_the_inputs() {
     let at = here.path();
     checkpoints(at, 2, 50);
     let mode = |name: &str| at.join(name).metadata().unwrap().permissions().mode() & 0o7777;
+    models(at);
     for k in 0..2 {
-        let folder = at.join(format!("models/checkpoint-{k}"));
-        std::fs::create_dir_all(&folder).unwrap();
-        checkpoint(&folder.join("model.safetensors"), "w", 50, k as f32);
-        std::fs::write(folder.join("config.json"), "{}").unwrap();
-        std::fs::set_permissions(folder.join("config.json"), std::fs::Permissions::from_mode(0o4755)).unwrap();
+        let config = at.join(format!("models/checkpoint-{k}/config.json"));
+        std::fs::set_permissions(config, std::fs::Permissions::from_mode(0o4755)).unwrap();
     }
     for (umask, file, inside) in [("077", 0o600, 0o700), ("027", 0o640, 0o750), ("002", 0o664, 0o775)] {
         let line = format!(
@@ -117,6 +125,40 @@ fn a_signal_removes_temporary_files_and_says_so_by_its_number() {
     let error =
         failure(at, &["average", "in", "-o", "c.safetensors", "--uniform", "--eval", "kill -TERM $$; echo 1 {}"]);
     assert!(error.contains("ended with signal: 15"), "{error}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_signal_ends_a_fit() {
+    let here = folder(&[]);
+    let at = here.path();
+    let row = |i: usize| {
+        let values: Vec<String> = (0..40).map(|j| ((i * (2 * j + 7) + i * i % (j + 3)) % 101).to_string()).collect();
+        format!("{},{}\n", values.join(","), ["a", "b", "c", "d", "e"][(i * i + i / 3) % 5])
+    };
+    let header: String = (0..40).map(|j| format!("x{j},")).collect();
+    std::fs::write(at.join("t.csv"), format!("{header}y\n{}", (0..20_000).map(row).collect::<String>())).unwrap();
+    let mut in_the_middle = 0;
+    for wait in [100, 300, 1000] {
+        let mut child = Command::new(cargo_bin("afterfit"))
+            .args(["fit", "t.csv", "--target", "y", "-o", "m.safetensors", "--report", "m.html", "-q"])
+            .current_dir(at)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(wait));
+        let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        let told = Instant::now();
+        if child.wait().unwrap().code() == Some(130) {
+            in_the_middle += 1;
+            // (At once, that is: a fit of this table takes longer on any machine under this load.)
+            assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
+            assert_eq!(entries(at), ["t.csv"], "after {wait} ms");
+        }
+        ["m.safetensors", "m.html"].iter().for_each(|name| drop(std::fs::remove_file(at.join(name))));
+    }
+    assert!(in_the_middle > 0);
 }
 
 #[test]
@@ -366,6 +408,43 @@ fn a_folder_with_something_of_the_users_is_not_replaced() {
         if is_folder { std::fs::remove_dir(&path).unwrap() } else { std::fs::remove_file(&path).unwrap() }
     }
     afterfit().current_dir(at).args(run).assert().success();
+}
+
+/// A copy that was edited is no copy any more.
+#[test]
+fn an_edited_configuration_is_not_replaced() {
+    let here = folder(&[]);
+    let at = here.path();
+    models(at);
+    let run = ["average", "models", "-o", "out", "--uniform", "-q", "--force"];
+    afterfit().current_dir(at).args(run).assert().success();
+    afterfit().current_dir(at).args(run).assert().success();
+    std::fs::write(at.join("out/config.json"), "{\"mine\": 1}").unwrap();
+    let error = failure(at, &run);
+    assert!(error.contains("--force replaces the whole folder: config.json"), "{error}");
+    assert_eq!(std::fs::read_to_string(at.join("out/config.json")).unwrap(), "{\"mine\": 1}");
+    std::fs::write(at.join("out/config.json"), "{}").unwrap();
+    afterfit().current_dir(at).args(run).assert().success();
+}
+
+/// What lies beside weights and is no plain file, or a folder of something else, is not followed, and is named.
+#[test]
+#[cfg(unix)]
+fn what_is_not_copied_is_named() {
+    let here = folder(&[]);
+    let at = here.path();
+    models(at);
+    let last = at.join("models/checkpoint-1");
+    assert!(Command::new("mkfifo").arg(last.join("pipe")).status().unwrap().success());
+    std::fs::create_dir(last.join("logs")).unwrap();
+    std::fs::write(last.join("logs/events"), "x").unwrap();
+    let output = afterfit().current_dir(at).args(["average", "models", "-o", "out", "--uniform"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let note = said.lines().find(|line| line.contains("pipe")).unwrap_or_else(|| panic!("{said}"));
+    assert!(note.contains("logs/") && !note.contains("config.json"), "{note}");
+    let copied = entries(&at.join("out"));
+    assert!(copied.contains(&"config.json".to_owned()) && copied.len() == 2, "{copied:?}");
 }
 
 #[test]

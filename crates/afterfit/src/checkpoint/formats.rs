@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::path::Path;
 
+use crate::files::text::quoted_if_needed;
+
 /// What a folder holds that is not read, if it is known: itself, or the folders of a run in it.
 pub(super) fn of_folder(folder: &Path) -> Option<String> {
     look(folder, 2)
@@ -15,7 +17,6 @@ fn look(folder: &Path, depth: usize) -> Option<String> {
     entries.sort();
     let has = |name: &str| entries.iter().any(|entry| entry == name);
     let any = |test: fn(&str) -> bool| entries.iter().find(|entry| test(entry));
-    let shown = folder.display();
     if any(|name| name.ends_with("_model_states.pt")).is_some()
         && any(|name| name.starts_with("zero_pp_rank_")).is_some()
         || any(|name| name.ends_with("_optim_states.pt")).is_some()
@@ -27,12 +28,15 @@ fn look(folder: &Path, depth: usize) -> Option<String> {
         // (A manager of checkpoints puts the arrays one folder below.)
         let inner = folder.join("default");
         let inner = if inner.join("_METADATA").is_file() { inner } else { folder.into() };
-        let inner = inner.display();
-        return Some(format!(
-            "an orbax checkpoint, which is not read. Convert it: python -c \"import os, jax, numpy as np, orbax.checkpoint as \
-             o; t = o.PyTreeCheckpointer().restore(os.path.abspath('{inner}')); np.savez('{shown}.npz', **{{'.'.join(str(getattr(k, 'key', \
-             getattr(k, 'idx', k))) for k in p): np.asarray(v) for p, v in jax.tree_util.tree_flatten_with_path(t)[0]}})\""
-        ));
+        let line = python(
+            "import sys, os, jax, numpy as np, orbax.checkpoint as o; t = o.PyTreeCheckpointer().restore(os.path.abspath(sys.argv[1])); \
+             np.savez(sys.argv[2], **{'.'.join(str(getattr(k, 'key', getattr(k, 'idx', k))) for k in p): np.asarray(v) for p, v in \
+             jax.tree_util.tree_flatten_with_path(t)[0]})",
+            &inner,
+            folder,
+            "npz",
+        );
+        return Some(format!("an orbax checkpoint, which is not read. Convert it: {line}"));
     }
     if let Some(reason) = entries.iter().find_map(|name| of_name(&folder.join(name))) {
         return Some(reason);
@@ -57,13 +61,29 @@ fn start_of(path: &Path) -> Option<Vec<u8>> {
     Some(start)
 }
 
+/// A path as a shell takes it, whatever is in its name: lines are there to be pasted.
+fn word(path: &Path) -> String {
+    quoted_if_needed(&path.to_string_lossy())
+}
+
+/// A line that converts `from` into a file beside `to`. (The code is within double quotes, and has none, nor anything that a shell would
+/// look at in them: paths are arguments.)
+fn python(code: &str, from: &Path, to: &Path, ending: &str) -> String {
+    let mut to = to.as_os_str().to_owned();
+    to.push(format!(".{ending}"));
+    format!("python -c \"{code}\" {} {}", word(from), word(to.as_ref()))
+}
+
 /// How DeepSpeed's own script makes a checkpoint of one.
 fn zero(folder: &Path) -> String {
-    let above = folder.parent().unwrap_or(folder).display();
-    let step = folder.file_name().unwrap_or_default().to_string_lossy();
+    let above = folder.parent().unwrap_or(folder);
+    let step = Path::new(folder.file_name().unwrap_or_default());
     format!(
-        "Gather them, step by step: python {above}/zero_to_fp32.py {above} OUT/{step} -t {step} (the script DeepSpeed saved \
-         there), then average OUT"
+        "Gather them, step by step: python {} {} {} -t {} (the script DeepSpeed saved there), then average OUT",
+        word(&above.join("zero_to_fp32.py")),
+        word(above),
+        word(&Path::new("OUT").join(step)),
+        word(step)
     )
 }
 
@@ -75,7 +95,6 @@ pub(super) const PLACEHOLDER: &str = "its weights are empty placeholders: DeepSp
 /// What a file is that is not read, by its name.
 pub(super) fn of_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
-    let shown = path.display();
     let ends = |ending: &str| name.ends_with(ending);
     if ends(".msgpack") {
         return Some(msgpack(path));
@@ -90,21 +109,29 @@ pub(super) fn of_name(path: &Path) -> Option<String> {
         return Some(gguf());
     }
     if ends(".onnx") {
+        let line = python(
+            "import sys, onnx, numpy as np; np.savez(sys.argv[2], **{t.name: onnx.numpy_helper.to_array(t) for t in \
+             onnx.load(sys.argv[1]).graph.initializer})",
+            path,
+            path,
+            "npz",
+        );
         return Some(format!(
             "an ONNX model, which is not read. Average the framework's own checkpoints and export the average, or convert \
-             its weights: python -c \"import onnx, numpy as np; np.savez('{shown}.npz', **{{t.name: \
-             onnx.numpy_helper.to_array(t) for t in onnx.load('{shown}').graph.initializer}})\""
+             its weights: {line}"
         ));
     }
     let data = name.rsplit_once(".data-").filter(|(_, shard)| shard.contains("-of-")).map(|(stem, _)| stem);
     if let Some(stem) = data.or_else(|| name.strip_suffix(".index")) {
         let prefix = path.with_file_name(stem);
-        let prefix = prefix.display();
-        return Some(format!(
-            "a part of a TensorFlow checkpoint, which is not read. Convert it: python -c \"import tensorflow as tf, numpy \
-             as np; r = tf.train.load_checkpoint('{prefix}'); np.savez('{prefix}.npz', **{{k: r.get_tensor(k) for k, d in \
-             r.get_variable_to_dtype_map().items() if d.is_floating or d.is_integer}})\""
-        ));
+        let line = python(
+            "import sys, tensorflow as tf, numpy as np; r = tf.train.load_checkpoint(sys.argv[1]); np.savez(sys.argv[2], **{k: \
+             r.get_tensor(k) for k, d in r.get_variable_to_dtype_map().items() if d.is_floating or d.is_integer})",
+            &prefix,
+            &prefix,
+            "npz",
+        );
+        return Some(format!("a part of a TensorFlow checkpoint, which is not read. Convert it: {line}"));
     }
     None
 }
@@ -122,31 +149,38 @@ pub(super) fn of_start(path: &Path, start: &[u8]) -> Option<String> {
 
 /// What flax serializes, its counters and empty branches among the arrays.
 fn msgpack(path: &Path) -> String {
-    let shown = path.display();
-    format!(
-        "a flax msgpack file, which is not read. Convert it: python -c \"import numpy as np; from flax.serialization import \
-         msgpack_restore as r; from flax.traverse_util import flatten_dict as f; from safetensors.numpy import save_file; \
-         save_file({{k: np.asarray(v) for k, v in f(r(open('{shown}', 'rb').read()), sep='.').items() if v is not None}}, \
-         '{shown}.safetensors')\""
-    )
+    let line = python(
+        "import sys, numpy as np; from flax.serialization import msgpack_restore as r; from flax.traverse_util import \
+         flatten_dict as f; from safetensors.numpy import save_file; save_file({k: np.asarray(v) for k, v in \
+         f(r(open(sys.argv[1], 'rb').read()), sep='.').items() if v is not None}, sys.argv[2])",
+        path,
+        path,
+        "safetensors",
+    );
+    format!("a flax msgpack file, which is not read. Convert it: {line}")
 }
 
 /// Keras' own archive, which holds its weights as HDF5.
 pub(super) fn keras(path: &Path) -> String {
-    let shown = path.display();
-    format!(
-        "a Keras model, which is not read. Convert its weights: python -c \"import keras, numpy as np; \
-         np.savez('{shown}.npz', **{{w.path: np.asarray(w) for w in keras.models.load_model('{shown}', compile=False).weights}})\""
-    )
+    let line = python(
+        "import sys, keras, numpy as np; np.savez(sys.argv[2], **{w.path: np.asarray(w) for w in \
+         keras.models.load_model(sys.argv[1], compile=False).weights})",
+        path,
+        path,
+        "npz",
+    );
+    format!("a Keras model, which is not read. Convert its weights: {line}")
 }
 
 fn hdf5(path: &Path) -> String {
-    let shown = path.display();
-    format!(
-        "an HDF5 file (Keras weights, say), which is not read. Convert it: python -c \"import h5py, numpy as np; d = {{}}; \
-         h5py.File('{shown}').visititems(lambda k, v: d.update({{k: v[()]}}) if isinstance(v, h5py.Dataset) else None); \
-         np.savez('{shown}.npz', **d)\""
-    )
+    let line = python(
+        "import sys, h5py, numpy as np; d = {}; h5py.File(sys.argv[1]).visititems(lambda k, v: d.update({k: v[()]}) if \
+         isinstance(v, h5py.Dataset) else None); np.savez(sys.argv[2], **d)",
+        path,
+        path,
+        "npz",
+    );
+    format!("an HDF5 file (Keras weights, say), which is not read. Convert it: {line}")
 }
 
 fn gguf() -> String {

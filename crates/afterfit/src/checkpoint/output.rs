@@ -267,6 +267,10 @@ impl Series {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Report> {
         self.require_weights(rows)?;
+        if let Some(dtype) = layout.dtype.filter(|dtype| !number::is_averaged(*dtype)) {
+            let what = format!("averages of type {} cannot be: they are no whole numbers", number::name(dtype));
+            return Err(CheckpointError::Setting(what));
+        }
         if layout.format == Format::Npz {
             let lacking = (0..self.tensors.len()).map(|at| (at, self.output_dtype(at, layout)));
             if let Some((at, dtype)) = lacking.into_iter().find(|(_, dtype)| npy_type(*dtype).is_none()) {

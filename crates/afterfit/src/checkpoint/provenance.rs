@@ -63,10 +63,13 @@ pub struct Provenance {
     each: u64,
 }
 
-/// Weights that depend by more than this on where rates changed are not given out …
-const MOST_UNPLACED: f64 = 0.05;
-/// … and by more than this are called an approximation for it.
-const LEAST_UNPLACED: f64 = 0.01;
+/// Weights that depend by more than this on where a rate jumped are not given out: it may have been anywhere in between …
+const MOST_UNPLACED: f64 = 0.01;
+/// … by more than this on that and on the rates before the first that is known, neither: no run stands still for as long, or has its
+/// largest rate at once, so that what is true lies far within these ends …
+const MOST_UNKNOWN: f64 = 0.05;
+/// … and those that depend by more than this on the first are called an approximation for it.
+const LEAST_UNPLACED: f64 = 0.001;
 
 /// A group's path whose rates change nobody knows where.
 #[derive(Debug, Clone)]
@@ -127,6 +130,16 @@ pub struct SeriesWeights {
     /// been 0 or the largest before the first known, the largest of all groups: half the sum of the differences. 0 where rates
     /// are known.
     pub unplaced: f64,
+    /// The same share had a run whose known rates are level, or fall in steps, warmed up before the first: nothing hints at it, and
+    /// nothing speaks against it.
+    pub assumed: f64,
+}
+
+/// A group's weights, and what hangs on rates that are not known.
+struct Weighed {
+    given: Weighted,
+    unplaced: f64,
+    assumed: f64,
 }
 
 impl Provenance {
@@ -256,10 +269,10 @@ impl Provenance {
         // Groups of one path have one list of weights: it is made once.
         let firsts: Vec<usize> = (0..self.alike.len()).filter(|&group| self.alike[group] == group).collect();
         let weigh = |&group: &usize| self.weights_of_group(group, &own, &steps, answer);
-        let made: Vec<(Weighted, f64)> = firsts.par_iter().map(weigh).collect::<Result<_>>()?;
+        let made: Vec<Weighed> = firsts.par_iter().map(weigh).collect::<Result<_>>()?;
         let mut found: Option<SeriesWeights> = None;
         for (group, first) in self.alike.iter().enumerate() {
-            let (given, share) = &made[firsts.partition_point(|own| own < first)];
+            let Weighed { given, unplaced, assumed } = &made[firsts.partition_point(|own| own < first)];
             let all = found.get_or_insert(SeriesWeights {
                 weights: Vec::new(),
                 status: given.status,
@@ -268,9 +281,11 @@ impl Provenance {
                 group_l2: Vec::new(),
                 unresolved: false,
                 unplaced: 0.0,
+                assumed: 0.0,
             });
             all.unresolved |= given.status.reason == Reason::Unresolved;
-            all.unplaced = all.unplaced.max(*share);
+            all.unplaced = all.unplaced.max(*unplaced);
+            all.assumed = all.assumed.max(*assumed);
             // A group that never moves has no mass to spend: it stays what it is.
             if self.rates_from.is_none() || self.groups.path(group).rates.total() > 0.0 {
                 all.remaining = all.remaining.zip(given.remaining).map(|(all, own)| all.max(own));
@@ -299,18 +314,12 @@ impl Provenance {
     }
 
     /// The weights of one group, and the share of them that hangs on where rates changed.
-    fn weights_of_group(
-        &self,
-        group: usize,
-        weighting: &Weighting,
-        steps: &[u64],
-        answer: Answer,
-    ) -> Result<(Weighted, f64)> {
+    fn weights_of_group(&self, group: usize, weighting: &Weighting, steps: &[u64], answer: Answer) -> Result<Weighed> {
         let path = self.rates_from.is_some().then(|| self.groups.path(group));
         let given = weighting.weights(steps, path, answer, Stride::Linear)?;
         let loose = self.loose.iter().find(|loose| Some(&loose.path) == path);
         let (Some(loose), Weighting::L2(_) | Weighting::Schedule { .. }) = (loose, weighting) else {
-            return Ok((given, 0.0));
+            return Ok(Weighed { given, unplaced: 0.0, assumed: 0.0 });
         };
         // (Windows of steps do not know of rough ones.)
         let start = loose.unplaced.start.as_ref();
@@ -334,29 +343,36 @@ impl Provenance {
             Ok(share)
         };
         let between = share(&ends)?;
-        self.require_placed(&loose.unplaced, between, weighting)?;
         let before = starts.as_ref().map_or(Ok(0.0), share)?;
-        if let Some(start) = start.filter(|_| before > MOST_UNPLACED) {
+        let level = start.is_some_and(|start| start.level);
+        let (before, assumed) = if level { (0.0, before) } else { (before, 0.0) };
+        // (Ends of smooth rates are far wider than the rates can be: they are told, and refuse nothing.)
+        let jumped = if loose.unplaced.jumps.is_empty() { 0.0 } else { between };
+        if jumped > MOST_UNPLACED || jumped + before > MOST_UNKNOWN {
             let l2 = if let Weighting::L2(l2) = weighting { Some(*l2) } else { None };
-            return Err(CheckpointError::UnknownStart { until: start.until, share: before, l2 });
+            let share = jumped + before;
+            return Err(match start.filter(|_| before > jumped) {
+                Some(start) => CheckpointError::UnknownStart { until: start.until, share, l2 },
+                None => self.misplaced(&loose.unplaced, share, l2),
+            });
         }
-        Ok((given, between + before))
+        Ok(Weighed { given, unplaced: between + before, assumed })
     }
 
-    /// Refuses weights that hang on where a rate jumped.
-    fn require_placed(&self, unplaced: &Unplaced, share: f64, weighting: &Weighting) -> Result<()> {
+    /// Why weights are refused that hang on where a rate jumped.
+    fn misplaced(&self, unplaced: &Unplaced, share: f64, l2: Option<f64>) -> CheckpointError {
         let fall = |jump: &&[(f64, f64); 2]| (jump[0].1 - jump[1].1).abs();
         let largest = unplaced.jumps.iter().max_by(|a, b| fall(a).total_cmp(&fall(b)));
-        let Some(jump) = largest.filter(|_| share > MOST_UNPLACED) else { return Ok(()) };
+        let jump = largest.copied().unwrap_or_default();
         let whole = |stairs: &&[Vec<(u64, f64)>; 2]| stairs.iter().flatten().all(|(step, _)| step % self.each == 0);
         let own = |stairs: &Vec<(u64, f64)>| stairs.iter().map(|&(step, rate)| (step / self.each, rate)).collect();
         let numbers = |stairs: &[Vec<(u64, f64)>; 2]| stairs.each_ref().map(own);
-        Err(CheckpointError::UnplacedRates {
+        CheckpointError::UnplacedRates {
             jump: jump.map(|(step, rate)| (step as u64, rate)),
             share,
-            l2: if let Weighting::L2(l2) = weighting { Some(*l2) } else { None },
+            l2,
             stairs: unplaced.stairs.as_ref().filter(whole).map(numbers),
-        })
+        }
     }
 }
 
@@ -487,6 +503,15 @@ fn group_paths(
         [] => return Err(CheckpointError::Setting("no checkpoint was given".into())),
         [first, ..] => (first, steps[steps.len() - 1]),
     };
+    if let Some(pair) = steps.windows(2).find(|pair| pair[0] > pair[1]) {
+        let what = format!("a timeline rises, and this one falls from step {} to {}", pair[0], pair[1]);
+        return Err(CheckpointError::Setting(what));
+    }
+    let (found, needed) = (trainings.len(), steps.len());
+    if found != needed {
+        let what = format!("a timeline of {needed} checkpoints does not fit a series of {found}");
+        return Err(CheckpointError::Setting(what));
+    }
     let origin = timeline.step(settings.origin);
     if origin > first {
         let (origin, first) = (settings.origin, timeline.numbers[0]);

@@ -54,6 +54,8 @@ pub(super) struct Start {
     pub(super) until: u64,
     /// The rates had they been 0 before it, and had they been the largest known.
     pub(super) ends: [Rates; 2],
+    /// Whether nothing in the files hints at it: no scheduler, and rates that are all the same, or change in jumps alone.
+    pub(super) level: bool,
 }
 
 /// Runs that a path is cut into at most where rates change from step to step.
@@ -131,7 +133,12 @@ impl Known<'_> {
         let Some(share) = share.filter(|share| *share > 0.0 && *share < 0.999) else { return Some(found) };
         let spread =
             |rates: &Rates| rates.runs().map(|run| RateRun { rate: run.rate * share, ..run }).collect::<Rates>();
-        let unplaced = found.unplaced.map(|own| Unplaced { ends: own.ends.each_ref().map(spread), ..own });
+        let of_start = |start: Start| Start { ends: start.ends.each_ref().map(spread), ..start };
+        let unplaced = found.unplaced.map(|own| Unplaced {
+            ends: own.ends.each_ref().map(spread),
+            start: own.start.map(of_start),
+            ..own
+        });
         Some(Found { rates: spread(&found.rates), from: found.from.max(RatesFrom::Interpolated), unplaced })
     }
 
@@ -154,7 +161,7 @@ impl Known<'_> {
         if let Some(logged) = self.logged(&points) {
             let along = |points: &[(f64, f64)]| self.along(&|step| interpolate(points, step));
             let rates = along(&extended_to_start(logged.clone(), self.top(&logged)));
-            let unplaced = self.start(&logged, along).map(|start| Unplaced::before(start, &rates));
+            let unplaced = self.start(&logged, self.top(&logged), along).map(|start| Unplaced::before(start, &rates));
             return Some(Found { rates, from: RatesFrom::Log, unplaced });
         }
         if points.is_empty() {
@@ -165,7 +172,7 @@ impl Known<'_> {
             self.trainings.iter().any(|training| self.scheduler(training).is_some_and(Scheduler::falls_in_steps));
         let jumps = |at: usize| points[at].1 != points[at + 1].1 && (plateau || is_jump(&points, at));
         let held = placed(&points, |at| jumps(at).then_some(points[at + 1].0));
-        // A scheduler that cannot be run again may have begun with a warm-up; without one, the rates go on as they went.
+        // A scheduler that cannot be run again may have begun with a warm-up; without one, the rates are taken to go on as they went.
         let scheduled = !plateau && self.trainings.iter().any(|training| self.scheduler(training).is_some());
         if fitted.is_some() {
             return fitted;
@@ -177,8 +184,13 @@ impl Known<'_> {
         let from = if straight { RatesFrom::Interpolated } else { RatesFrom::Checkpoints };
         let along = |points: &[(f64, f64)]| self.along(&|step| interpolate(points, (step / per + 1e-9).floor() * per));
         let rates = along(&taken);
+        // A loop that sets its rates by hand may have a warm-up, too. (Plateaus begin with the whole rate.)
+        let smooth = (1..points.len())
+            .any(|at| points[at - 1].1 != points[at].1 && points[at - 1].0 < points[at].0 && !jumps(at - 1));
+        let largest = taken.iter().take(1).map(|point| point.1).fold(self.top(&points), f64::max);
+        let start = if plateau { None } else { self.start(&points, largest, along) };
         let mut unplaced = unplaced(&points, &taken, per, jumps, along);
-        if let Some(start) = if scheduled { self.start(&points, along) } else { None } {
+        if let Some(start) = start.map(|start| Start { level: !scheduled && !smooth, ..start }) {
             let all = unplaced.take().unwrap_or_else(|| Unplaced::before(start.clone(), &rates));
             unplaced = Some(Unplaced { start: Some(start), ..all });
         }
@@ -196,11 +208,14 @@ impl Known<'_> {
         points.iter().map(|point| point.1).chain(bases).chain(initial.map(|(_, rate)| *rate)).fold(0.0, f64::max)
     }
 
-    /// What could be before the first known rate.
-    fn start(&self, points: &[(f64, f64)], along: impl Fn(&[(f64, f64)]) -> Rates) -> Option<Start> {
-        let (until, top) = (points.first()?.0, self.top(points));
+    /// What could be before the first known rate, between 0 and `top`; nothing of a group that was added later.
+    fn start(&self, points: &[(f64, f64)], top: f64, along: impl Fn(&[(f64, f64)]) -> Rates) -> Option<Start> {
+        let until = points.first()?.0;
+        let first = self.trainings.iter().find(|training| !training.groups.is_empty());
+        let there = first.is_none_or(|first| self.state(first).is_some());
         let end = |rate: f64| along(&[&[(0.0, rate), (until, rate)], points].concat());
-        (until > self.origin as f64).then(|| Start { until: until as u64, ends: [0.0, top].map(end) })
+        let start = || Start { until: until as u64, ends: [0.0, top].map(end), level: false };
+        (there && until > self.origin as f64).then(start)
     }
 
     /// Where a run was resumed with other settings, each checkpoint's scheduler made the steps before it.
@@ -251,7 +266,7 @@ impl Known<'_> {
         }
         let until = if form.warmup > 0.0 { form.warmup * per } else { points.first()?.0 };
         let end = |rate: f64| self.along(&|step| if step < until { rate } else { base * form.share(ticks(step)) });
-        let start = Start { until: until as u64, ends: [0.0, base].map(end) };
+        let start = Start { until: until as u64, ends: [0.0, base].map(end), level: false };
         let unplaced = Some(Unplaced::before(start, &rates));
         Some(Found { rates, from: RatesFrom::Interpolated, unplaced })
     }

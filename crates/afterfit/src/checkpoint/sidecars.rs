@@ -4,8 +4,9 @@
 //! of Hugging Face's cache (`models--x/snapshots/REVISION/config.json` → `models--x/blobs/HASH`), where `blobs` is a
 //! folder and no link itself. Bytes are copied, and no permission bits: outputs follow the umask.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::folder::{ENDINGS, is_training_file, may_hold_weights, names};
@@ -43,18 +44,34 @@ pub fn sidecars(folder: &Path) -> Result<(Vec<String>, Vec<String>)> {
     Ok((copied, left))
 }
 
-/// Entries of an average's folder that afterfit did not put there: neither weights of it nor a copy of what lies in the folders
-/// that its small files may have come from. Who replaces the folder would lose them.
+/// Entries of an average's folder that afterfit did not put there: neither weights of it nor a copy, to the byte, of what lies in the
+/// folders that its small files may have come from. Who replaces the folder would lose them.
 pub fn strangers(average: &Checkpoint, homes: &[&Path]) -> Result<Vec<String>> {
     let folder = &average.path;
-    let mut copies: HashSet<String> = HashSet::new();
+    let mut homes_of: HashMap<String, Vec<PathBuf>> = HashMap::new();
     for home in homes.iter().filter(|home| home.is_dir()) {
-        copies.extend(sidecars(home)?.0);
+        for name in sidecars(home)?.0 {
+            homes_of.entry(name.clone()).or_default().push(home.join(name));
+        }
     }
     let (copied, left) = sidecars(folder)?;
+    // (One that was edited since is nobody's copy.)
+    let is_copy = |name: &String| {
+        homes_of.get(name).is_some_and(|homes| homes.iter().any(|home| alike(home, &folder.join(name))))
+    };
     let own = |name: &String| average.files.iter().any(|file| file.path() == folder.join(name));
     let weights = names(folder)?.into_iter().filter(|name| may_hold_weights(name) && !own(name));
-    Ok(copied.into_iter().chain(left).filter(|name| !copies.contains(name)).chain(weights).collect())
+    Ok(copied.into_iter().filter(|name| !is_copy(name)).chain(left).chain(weights).collect())
+}
+
+/// Whether two small files hold the same bytes.
+fn alike(one: &Path, other: &Path) -> bool {
+    let read = |path: &Path| {
+        let mut bytes = Vec::new();
+        std::io::Read::take(open_plain(path).ok()?, MOST_SIDECAR + 1).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    };
+    read(one).is_some_and(|bytes| read(other) == Some(bytes))
 }
 
 /// Where links may lead: into the checkpoint's own folder, and into the blobs of a cache it is a snapshot of.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crc32fast::Hasher;
 
-/// A stretch of a file that has a CRC-32: an entry of an archive.
+/// A stretch of a file that has a CRC-32: an entry of an archive, a tensor of a dial.
 #[derive(Debug)]
 pub(crate) struct Checked {
     name: String,
@@ -75,7 +75,7 @@ impl Checked {
         let found = sum.finalize();
         if found != self.expected {
             return Err(format!(
-                "entry {} is damaged: the checksum of its {} bytes is {found:08x}, and the archive says {:08x}",
+                "entry {} is damaged: the checksum of its {} bytes is {found:08x}, and the file says {:08x}",
                 super::text::shown(&self.name),
                 self.end - self.start,
                 self.expected
@@ -85,11 +85,13 @@ impl Checked {
         Ok(())
     }
 
+    #[cfg(feature = "checkpoints")]
     pub(crate) fn is_touched(&self) -> bool {
         self.touched.load(Ordering::Relaxed)
     }
 
     /// The first stretch that has not passed by yet.
+    #[cfg(feature = "checkpoints")]
     pub(crate) fn gap(&self) -> Option<(u64, u64)> {
         if self.right.load(Ordering::Relaxed) {
             return None;

@@ -3,7 +3,8 @@
 //! A safetensors file. Its metadata have a header under the key `afterfit`; its tensors are `masses`, the rates of every group as runs
 //! (`rates/0`, `rate_steps/0`, and likewise `momenta`, `gains` where they changed); then a copy of the model's tensors for the
 //! center (`center/NAME`), the last iterate (`last/NAME`) and every sum (`sum-00/NAME`, …), in f64 or, from a GPU, in f32; and
-//! under `copied/NAME` what averaging leaves alone. What the header holds besides is kept when the dial is written again.
+//! under `copied/NAME` what averaging leaves alone. The header has a CRC-32 of every tensor, which is compared while the tensor is
+//! read (files without any were written before there were). What the header holds besides is kept when the dial is written again.
 //!
 //! ```
 //! use afterfit::dial::{Dial, DialFile};
@@ -39,8 +40,9 @@ use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
 use super::atomic::{Draft, Existing};
+use super::checksum::Checked;
 use super::safetensors::{KEY, Reader, header_bytes, write_f64};
-use super::source::{DataFile, write_at};
+use super::source::{DataFile, read_at, write_at};
 use super::{FileError, number};
 use crate::error::Result;
 
@@ -149,6 +151,9 @@ struct Header {
     reach: Vec<f64>,
     shape: [usize; 2],
     parts: Vec<Part>,
+    /// Of every tensor of the file, the CRC-32 of its bytes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    checksums: BTreeMap<String, u32>,
     #[serde(flatten)]
     beside: Beside,
 }
@@ -288,9 +293,10 @@ impl DialDraft {
             reach: vec![0.0; tracker.sequences()],
             shape: tracker.paths()[0].shape,
             parts,
+            checksums: tensors.iter().map(|(name, ..)| (name.clone(), u32::MAX)).collect(),
             beside: Beside { copied, ..beside },
         };
-        // How far weights move is known only at the end: the header leaves room for it.
+        // How far weights move is known only at the end, and so are checksums: the header leaves room for the longest.
         let room = describe(&header, &tensors, 0).0.len() + 32 * tracker.sequences();
         let (bytes, offsets) = describe(&header, &tensors, room);
         let draft = Draft::create(path, Existing::Replace)?;
@@ -360,9 +366,27 @@ impl DialDraft {
         write_at(self.draft.file(), bytes, offset).map_err(FileError::io(self.draft.path()))
     }
 
+    /// Of bytes that were written, by whoever: vectors are put in their places by several threads, in pieces.
+    fn checksum(&self, offset: u64, count: u64) -> Result<u32, FileError> {
+        let (mut sum, mut buffer) = (crc32fast::Hasher::new(), vec![0; count.min(1 << 20) as usize]);
+        for start in (0..count).step_by(1 << 20) {
+            let piece = &mut buffer[..(count - start).min(1 << 20) as usize];
+            read_at(self.draft.file(), piece, offset + start).map_err(FileError::io(self.draft.path()))?;
+            sum.update(piece);
+        }
+        Ok(sum.finalize())
+    }
+
     /// Completes the file: `reach` is the farthest any weight of each mass sequence moved. Returns its bytes.
     pub fn finish(mut self, reach: Vec<f64>) -> Result<u64> {
         self.header.reach = reach;
+        // (They lie one behind the other.)
+        let length = self.draft.file().metadata().map_err(FileError::io(self.draft.path()))?.len();
+        let ends = self.offsets.iter().skip(1).copied().chain([length]);
+        for ((at, end), (name, ..)) in self.offsets.iter().zip(ends).zip(&self.tensors) {
+            let sum = self.checksum(*at, end - at)?;
+            self.header.checksums.insert(name.clone(), sum);
+        }
         let (bytes, offsets) = describe(&self.header, &self.tensors, self.room);
         if offsets != self.offsets {
             return Err(FileError::malformed(self.draft.path(), "its header has outgrown its room").into());
@@ -401,8 +425,20 @@ pub struct DialFile {
 impl DialFile {
     /// Opens a dial and checks that all it announces is there, and nothing else.
     pub fn open(path: &Path) -> Result<Self> {
-        let reader = Reader::open(path)?;
+        let mut reader = Reader::open(path)?;
         let header: Header = reader.metadata(KIND, VERSION)?;
+        if !header.checksums.is_empty() {
+            let mut checked = Vec::with_capacity(header.checksums.len());
+            for (name, info) in &reader.header.tensors {
+                let expected = header.checksums.get(name).copied();
+                let expected =
+                    expected.ok_or_else(|| reader.refuse_tensor(name, "the header has no checksum of it"))?;
+                let (from, to) = info.data_offsets;
+                checked.push(Checked::new(name.clone(), reader.offset(info), (to - from) as u64, expected));
+            }
+            reader.file = reader.file.checked(checked);
+        }
+        let reader = reader;
         let refuse = |reason: String| reader.refuse(KIND, reason);
         require(!header.groups.is_empty(), "number of parameter groups", 0.0, "at least 1")?;
         let mut known = HashSet::new();

@@ -1,7 +1,6 @@
 //! Files: written whole or not at all, read with every size checked before memory is set aside.
 
 pub mod atomic;
-#[cfg(feature = "checkpoints")]
 pub(crate) mod checksum;
 pub mod dial_file;
 #[cfg(any(feature = "tables", feature = "checkpoints"))]

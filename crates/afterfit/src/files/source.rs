@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::FileError;
-#[cfg(feature = "checkpoints")]
 use super::checksum::Checked;
 
 /// What a file looks like from outside: two looks that differ mean that it was written in between.
@@ -127,7 +126,6 @@ pub(crate) struct DataFile {
     /// Closed where there are too many to keep open.
     file: Option<Arc<Input>>,
     /// Stretches that have a checksum, from front to back.
-    #[cfg(feature = "checkpoints")]
     checked: Arc<[Checked]>,
 }
 
@@ -142,17 +140,10 @@ impl DataFile {
             #[cfg(feature = "stores")]
             Input::Object(cursor) => cursor.forget_page(),
         }
-        Self {
-            path: path.into(),
-            stamp: Stamp::of_input(&file),
-            file: Some(Arc::new(file)),
-            #[cfg(feature = "checkpoints")]
-            checked: Arc::new([]),
-        }
+        Self { path: path.into(), stamp: Stamp::of_input(&file), file: Some(Arc::new(file)), checked: Arc::new([]) }
     }
 
     /// The same file, with stretches whose checksums are to be right.
-    #[cfg(feature = "checkpoints")]
     pub(crate) fn checked(mut self, mut checked: Vec<Checked>) -> Self {
         checked.sort_unstable_by_key(Checked::starts);
         self.checked = checked.into();
@@ -226,7 +217,6 @@ impl DataFile {
     /// Fills `bytes` from `offset` on, and adds up checksums on the way.
     pub(crate) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), FileError> {
         self.fill(bytes, offset)?;
-        #[cfg(feature = "checkpoints")]
         if let Some(entry) = Checked::find(&self.checked, offset) {
             entry.touch();
             entry.add(bytes, offset).map_err(|reason| FileError::malformed(&self.path, reason))?;

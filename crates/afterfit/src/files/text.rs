@@ -77,6 +77,19 @@ pub fn by_url(text: &str) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
+/// For a shell: nothing in a text can end the quotes.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// The same, as it is where a shell takes it as it is.
+#[must_use]
+pub fn quoted_if_needed(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+@%{}".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) { text.to_owned() } else { quoted(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

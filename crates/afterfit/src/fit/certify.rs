@@ -4,8 +4,9 @@
 //! `‖W − W_λ‖ ≤ ‖g‖/λ` and `F_λ(W) − min F_λ ≤ ‖g‖²/(2λ)`. With the intercepts at their best, that gradient is the plain one
 //! in W. Short gradients are taken in f64, whatever the data; of long ones f32 says enough, with its rounding added.
 
+use faer::linalg::matmul::triangular;
 use faer::linalg::solvers::Solve;
-use faer::{Mat, Side};
+use faer::{Accum, Mat, MatRef, Par, Side};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,8 @@ const SETTLED: f64 = 0.3;
 const ROUNDING: f64 = 1e-15;
 /// What rounding to f32 may add to a mean of slopes times features of size 1.
 const SINGLE: f64 = 1e-6;
+/// Of more scores than this, what is off the diagonal of their curvature is made by one product of matrices.
+const FEW: usize = 16;
 /// Near their best, intercepts have a slope of at most this, and their loss is as good as quadratic.
 const NEAR: f64 = 1e-4;
 
@@ -161,6 +164,11 @@ fn settle<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>]) {
         .enumerate()
         .map(|(chunk, scores)| {
             let mut sums = vec![0.0; m * (k + k * k)];
+            if k > FEW {
+                let own = models.iter().zip(sums.chunks_exact_mut(k + k * k)).enumerate();
+                own.for_each(|(at, (model, sums))| many(glm, chunk * CHUNK, scores, [at, m], &model[matrix..], sums));
+                return sums;
+            }
             let (mut slope, mut bend, mut z) = (vec![0.0; k], vec![0.0; k * k], vec![0.0; k]);
             for (i, row) in scores.chunks_exact(k * m).enumerate() {
                 let row_number = chunk * CHUNK + i;
@@ -188,6 +196,45 @@ fn settle<T: Element>(glm: &Glm<T>, models: &mut [Vec<f64>]) {
             let long = (0..k).map(|i| step[(i, 0)].abs()).fold(0.0, f64::max);
             let length = if long > 2.0 { 2.0 / long } else { 1.0 };
             model[matrix..].iter_mut().enumerate().for_each(|(i, b)| *b -= length * step[(i, 0)]);
+        }
+    }
+}
+
+/// Slopes and curvatures of one model's intercepts, summed over some rows, of many classes: `Σ c (diag p − p pᵀ)`.
+fn many<T: Element>(glm: &Glm<T>, start: usize, scores: &[f64], [at, m]: [usize; 2], shift: &[f64], sums: &mut [f64]) {
+    let k = shift.len();
+    let rows = scores.len() / (k * m);
+    let (mut slope, mut bend, mut z) = (vec![0.0; k], vec![0.0; k], vec![0.0; k]);
+    // √c p, row by row.
+    let mut roots = vec![0.0; rows * k];
+    let (slopes, bends) = sums.split_at_mut(k);
+    for (i, (row, root)) in scores.chunks_exact(k * m).zip(roots.chunks_exact_mut(k)).enumerate() {
+        let number = start + i;
+        let weight = glm.weight(number) / glm.rows() as f64;
+        z.iter_mut().zip(row[at * k..].iter().zip(shift)).for_each(|(z, (score, b))| *z = score + b);
+        glm.loss().diagonal(number, &z, &mut slope, &mut bend);
+        slopes.iter_mut().zip(&slope).for_each(|(sum, slope)| *sum += weight * slope);
+        bends.iter_mut().step_by(k + 1).zip(&bend).for_each(|(sum, bend)| *sum += weight * bend);
+        slope[glm.loss().labels()[number] as usize] += 1.0;
+        root.iter_mut().zip(&slope).for_each(|(root, p)| *root = weight.sqrt() * p);
+    }
+    let roots = MatRef::from_row_major_slice(&roots, rows, k);
+    let mut products = Mat::<f64>::zeros(k, k);
+    triangular::matmul(
+        products.as_mut(),
+        triangular::BlockStructure::TriangularLower,
+        Accum::Replace,
+        roots.transpose(),
+        triangular::BlockStructure::Rectangular,
+        roots,
+        triangular::BlockStructure::Rectangular,
+        1.0,
+        Par::Seq,
+    );
+    for i in 0..k {
+        for j in 0..i {
+            bends[i * k + j] = -products[(i, j)];
+            bends[j * k + i] = -products[(i, j)];
         }
     }
 }

@@ -48,10 +48,10 @@ impl<T: Element> Preconditioner<T> {
         let glm = &self.sample;
         let (n, k) = (glm.rows(), glm.shape()[1]);
         let scores = glm.scores(weights);
-        let (mut slope, mut bend) = (vec![0.0; k], vec![0.0; k * k]);
+        let (mut slope, mut bend) = (vec![0.0; k], vec![0.0; k]);
         let trace = |(row, z): (usize, &[f64])| {
-            glm.loss().local(row, z, &mut slope, &mut bend);
-            glm.weight(row) * bend.iter().step_by(k + 1).sum::<f64>() / k as f64
+            glm.loss().diagonal(row, z, &mut slope, &mut bend);
+            glm.weight(row) * bend.iter().sum::<f64>() / k as f64
         };
         let mut curvature: Vec<f64> = scores.chunks_exact(k).enumerate().map(trace).collect();
         let mean = curvature.iter().sum::<f64>() / n as f64;

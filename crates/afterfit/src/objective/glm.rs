@@ -206,10 +206,10 @@ impl<T: Element> Objective for Glm<T> {
 
     fn value(&self, weights: &[f64]) -> f64 {
         let k = self.loss.outputs();
-        let (mut slope, mut bend) = (vec![0.0; k], vec![0.0; k * k]);
+        let (mut slope, mut bend) = (vec![0.0; k], vec![0.0; k]);
         let scores = self.scores(weights);
         let rows = scores.chunks_exact(k).enumerate();
-        let loss: f64 = rows.map(|(row, z)| self.weight(row) * self.loss.local(row, z, &mut slope, &mut bend)).sum();
+        let loss: f64 = rows.map(|(row, z)| self.weight(row) * self.loss.diagonal(row, z, &mut slope, &mut bend)).sum();
         let norm: f64 = self.split(weights).0.iter().map(|w| w * w).sum();
         loss / self.x.rows() as f64 + 0.5 * self.ridge * norm
     }

@@ -95,6 +95,14 @@ impl Loss {
         }
     }
 
+    /// The same with a number for every score, those on the diagonal of `bend`: the squares of many classes are left out.
+    pub fn diagonal(&self, row: usize, z: &[f64], slope: &mut [f64], bend: &mut [f64]) -> f64 {
+        match self {
+            Self::Softmax(loss) => loss.diagonal(row, z, slope, bend),
+            one => one.local(row, z, slope, bend),
+        }
+    }
+
     /// Many rows at once: turns scores into `scale · slope` and returns `Σ scale · loss`. `scale` is as long as a column's
     /// stride, and 0 beyond the last row.
     pub fn slopes<T: Element>(&self, scores: Scores<'_, T>, scale: &[T]) -> f64 {

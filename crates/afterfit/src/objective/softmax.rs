@@ -20,15 +20,28 @@ pub(crate) fn log_sum_exp(logits: &[f64]) -> f64 {
 impl Softmax {
     pub(super) fn local(&self, row: usize, z: &[f64], slope: &mut [f64], bend: &mut [f64]) -> f64 {
         let (k, label) = (self.classes, self.labels[row] as usize);
-        let total = log_sum_exp(z);
-        slope.iter_mut().zip(z).for_each(|(p, z)| *p = (z - total).exp());
+        let loss = self.shares(row, z, slope);
         for i in 0..k {
             for j in 0..k {
                 bend[i * k + j] = if i == j { slope[i] * (1.0 - slope[i]) } else { -slope[i] * slope[j] };
             }
         }
         slope[label] -= 1.0;
-        total - z[label]
+        loss
+    }
+
+    pub(super) fn diagonal(&self, row: usize, z: &[f64], slope: &mut [f64], bend: &mut [f64]) -> f64 {
+        let loss = self.shares(row, z, slope);
+        bend.iter_mut().zip(&*slope).for_each(|(bend, p)| *bend = p * (1.0 - p));
+        slope[self.labels[row] as usize] -= 1.0;
+        loss
+    }
+
+    /// What the classes get of a row, and its loss.
+    fn shares(&self, row: usize, z: &[f64], shares: &mut [f64]) -> f64 {
+        let total = log_sum_exp(z);
+        shares.iter_mut().zip(z).for_each(|(p, z)| *p = (z - total).exp());
+        total - z[self.labels[row] as usize]
     }
 
     pub(super) fn slopes<T: Element>(&self, scores: Scores<'_, T>, scale: &[T]) -> f64 {

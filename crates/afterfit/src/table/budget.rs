@@ -4,7 +4,8 @@
 //!   take in a CSV at least: at most 64 MB + 64 times the file. Tables pack 5 to 20 times; a bomb packs 1000 times.
 //! - **held**: memory for what was read: at most 64 MB + 8 bytes for every byte read. A number takes two bytes of text at
 //!   least and eight of memory, twice while a table is made of columns.
-//! - **features**: what texts become as columns of zeros and ones: at most 64 MB + 128 bytes for every byte read.
+//! - **features**: what texts become as columns of zeros and ones: at most 64 MB + 128 bytes for every byte read, of a packed file
+//!   for at most 8 times the file's: what packs better than that says little of its own, and may ask for much.
 //!
 //! Whoever trusts a file raises all three at once, to a number of bytes (`--max-memory`).
 
@@ -23,8 +24,10 @@ const ALWAYS: u64 = 64_000_000;
 const UNPACKED: u64 = 64;
 /// Bytes of memory for each byte read.
 const HELD: u64 = 8;
-/// Bytes of features for each byte read.
+/// Bytes of features for each byte read …
 const FEATURES: u64 = 128;
+/// … and bytes read that count for that, for each byte of a packed file.
+const TELLING: u64 = 8;
 
 /// The budget of one pass over one file; copies count together.
 #[derive(Debug, Clone)]
@@ -88,7 +91,8 @@ impl Budget {
     /// Whether a table of so many rows and features may be made of what was read.
     pub(super) fn features(&self, rows: usize, features: usize) -> Result<(), TableError> {
         let bytes = (rows as u64).saturating_mul(features as u64).saturating_mul(8);
-        let limit = self.limit(self.0.read.load(Relaxed).max(self.0.file), FEATURES);
+        let read = self.0.read.load(Relaxed).clamp(self.0.file, self.0.file.saturating_mul(TELLING));
+        let limit = self.limit(read, FEATURES);
         if bytes > limit {
             Err(self.refuse("its texts become columns of their own, and take", bytes, limit))
         } else {

@@ -384,12 +384,13 @@ fn broken_files() {
         Dial::load(&file),
         &format!("{name}: {} bytes long, but its header describes {}", whole.len() + 8, whole.len()),
     );
+    damaged_tensors(&file, &whole);
     let text = String::from_utf8_lossy(&whole).replace(r#"\"steps\":4"#, r#"\"steps\":9"#);
     std::fs::write(&file, text.as_bytes()).unwrap();
     assert!(Dial::load(&file).is_err(), "steps that the rates do not cover");
 
     // A sum that is not finite, a tensor nobody knows, and a folder that is not there.
-    let mut spoiled = whole.clone();
+    let mut spoiled = without_checksums(&whole);
     let end = spoiled.len();
     spoiled[end - 8..].copy_from_slice(&f64::NAN.to_le_bytes());
     std::fs::write(&file, &spoiled).unwrap();
@@ -497,4 +498,33 @@ fn weights_that_are_not_of_the_checkpoints() {
     let error = series.write(&[], &PLAIN, &|_| {}).unwrap_err().to_string();
     assert!(error.contains("number of averages is 0"), "{error}");
     assert!(!out.exists());
+}
+
+/// One bit of any tensor is noticed by its checksum; a file from before there were any is read as it is.
+fn damaged_tensors(file: &std::path::Path, whole: &[u8]) {
+    let length = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&whole[8..8 + length]).unwrap();
+    let tensors: Vec<_> = header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__").collect();
+    assert!(tensors.len() > 5, "{header}");
+    for (name, about) in &tensors {
+        let from = about["data_offsets"][0].as_u64().unwrap() as usize;
+        let mut flipped = whole.to_vec();
+        flipped[8 + length + from] ^= 1;
+        std::fs::write(file, flipped).unwrap();
+        let error = Dial::load(file).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(&format!("entry {name} is damaged")), "{error}");
+    }
+    let mut about: serde_json::Value =
+        serde_json::from_str(header["__metadata__"]["afterfit"].as_str().unwrap()).unwrap();
+    assert_eq!(about["checksums"].as_object().unwrap().len(), tensors.len());
+    let with = |about: &serde_json::Value| {
+        let mut header = header.clone();
+        header["__metadata__"]["afterfit"] = about.to_string().into();
+        write(file, &header.to_string(), &whole[8 + length..]);
+        Dial::load(file).map(|_| ())
+    };
+    about["checksums"].as_object_mut().unwrap().remove("masses");
+    assert!(with(&about).unwrap_err().to_string().contains("tensor masses: the header has no checksum of it"));
+    about.as_object_mut().unwrap().remove("checksums");
+    with(&about).unwrap();
 }

@@ -546,6 +546,126 @@ fn rates_come_from_the_optimizer_in_the_checkpoint() {
     assert!(error.contains("no key ema (there are: epoch, arch, model"), "{error}");
 }
 
+/// A run whose files, one every so many steps from there on, say these rates of SGD and nothing else: no scheduler, no log.
+fn set_by_hand(folder: &Path, every: u64, rate: impl Fn(u64) -> f64) -> (Series, Timeline) {
+    const STEPS: u64 = 200;
+    let steps: Vec<u64> = (1..=STEPS / every).map(|file| file * every).collect();
+    let place = |step: &u64| folder.join(format!("step-{step}.safetensors"));
+    for step in &steps {
+        std::fs::copy(&files("safetensors")[0], place(step)).unwrap();
+    }
+    let mut series = Series::open(&steps.iter().map(place).collect::<Vec<_>>(), None, &[]).unwrap();
+    let said = |&step: &u64| {
+        let group = GroupState { rate: Some(rate(step)), optimizer: Some(Optimizer::Sgd), ..GroupState::default() };
+        Training { groups: vec![group], ..Training::default() }
+    };
+    series.trainings = steps.iter().map(said).collect();
+    (series, numbered(&steps, 1))
+}
+
+/// Half the sum of the differences from the weights that every step's own rate gives.
+fn off(made: &Provenance, found: &[f64], l2: f64, rate: impl Fn(u64) -> f64) -> f64 {
+    let rates: Rates = (0..200).map(|step| RateRun { steps: 1, rate: rate(step) }).collect();
+    let true_path = PathInfo::new(Optimizer::Sgd, rates);
+    let weights = kept_weights(&true_path, l2, &made.kept, Stride::Linear).unwrap().weights(Answer::Regularized);
+    weights.iter().zip(found).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0
+}
+
+/// What the command never makes, a program can: it is told what is wrong.
+#[test]
+fn timelines_and_types_that_cannot_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let (series, _) = set_by_hand(folder.path(), 100, |_| 0.1);
+    let refused = |numbers: &[u64], words: &str| {
+        let error = Provenance::of(&series, &numbered(numbers, 1), &PathSettings::default(), true).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        // (Without rates, no λ asks for them.)
+        let _ = Provenance::of(&series, &numbered(numbers, 1), &PathSettings::default(), false);
+    };
+    refused(&[], "no checkpoint was given");
+    refused(&[200, 100], "falls from step 200 to 100");
+    refused(&[100], "a timeline of 1 checkpoints does not fit a series of 2");
+    refused(&[100, u64::MAX], "steps are more than");
+    let at = folder.path().join("whole.safetensors");
+    for dtype in [Dtype::I64, Dtype::U8, Dtype::BOOL] {
+        let layout = Layout { dtype: Some(dtype), ..PLAIN };
+        assert!(write(&series, &[0.5, 0.5], &at, &layout).is_err(), "{dtype:?}");
+        assert!(!at.exists());
+    }
+    for weights in [&[][..], &[1.0], &[0.5, 0.25, 0.25], &[f64::NAN, 1.0]] {
+        assert!(write(&series, weights, &at, &PLAIN).is_err(), "{weights:?}");
+        assert!(!at.exists());
+    }
+}
+
+/// nanoGPT sets its rate by hand: nothing says that it warmed up before the first file.
+#[test]
+fn a_warm_up_before_the_first_file_is_not_guessed_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let cosine = |step: u64| 0.05 * (1.0 + (std::f64::consts::PI * (step as f64 - 18.0) / 182.0).cos());
+    let rate = |step: u64| if step < 18 { 0.1 * (step as f64 + 1.0) / 18.0 } else { cosine(step) };
+    let reach: f64 = (0..200).map(rate).sum();
+    let weights = |every: u64, l2: f64| {
+        let (series, timeline) = set_by_hand(folder.path(), every, rate);
+        let made = Provenance::of(&series, &timeline, &PathSettings::default(), true).unwrap();
+        let found = made.weights(&Weighting::L2(l2), Answer::Regularized);
+        found.map(|found| (off(&made, &found.weights[0], l2, rate), found)).map_err(|error| error.to_string())
+    };
+    for share in [0.3, 2.0, 10.0] {
+        let error = weights(20, share / reach).unwrap_err();
+        assert!(error.contains("no file says the rates of the first 20 steps"), "{error}");
+    }
+    // Where little hangs on it, it is no reason to refuse; where every step is kept, nothing does.
+    let (far, found) = weights(20, 1e-3 / reach).unwrap();
+    assert!(far < 0.01 && found.unplaced > 0.0 && found.assumed == 0.0, "{far} {found:?}");
+    let (far, _) = weights(1, 2.0 / reach).unwrap();
+    assert!(far < 0.01, "{far}");
+}
+
+/// A level rate says as little of a warm-up, and is what it looks like nearly always: told, and not refused.
+#[test]
+fn a_warm_up_before_level_rates_is_told_in_percent() {
+    let folder = tempfile::tempdir().unwrap();
+    let level = set_by_hand(folder.path(), 20, |_| 0.1);
+    let stairs = set_by_hand(folder.path(), 2, |step| if step < 160 { 0.1 } else { 0.01 });
+    for ((series, timeline), least) in [(level, 0.05), (stairs, 0.005)] {
+        let made = Provenance::of(&series, &timeline, &PathSettings::default(), true).unwrap();
+        let found = made.weights(&Weighting::L2(0.1), Answer::Regularized).unwrap();
+        assert!(found.assumed > least && found.unplaced < 0.01, "{found:?}");
+        // From the first step on there is nothing before it.
+        let settings = PathSettings { origin: timeline.numbers[0], ..PathSettings::default() };
+        let made = Provenance::of(&series, &timeline, &settings, true).unwrap();
+        assert_eq!(made.weights(&Weighting::L2(0.1), Answer::Regularized).unwrap().assumed, 0.0);
+    }
+}
+
+/// What a jump decides and what the start decides come together.
+#[test]
+fn unknown_rates_are_refused_by_what_they_decide_together() {
+    let folder = tempfile::tempdir().unwrap();
+    // A line down, and by ten at once within it.
+    let rate = |step: u64| (1.0 - step as f64 / 400.0) * if step < 150 { 0.1 } else { 0.01 };
+    let (series, timeline) = set_by_hand(folder.path(), 4, rate);
+    let made = Provenance::of(&series, &timeline, &PathSettings::default(), true).unwrap();
+    let (mut given, mut refused) = (0, 0);
+    for power in -30..=10 {
+        let l2 = 10_f64.powf(f64::from(power) / 10.0);
+        match made.weights(&Weighting::L2(l2), Answer::Regularized) {
+            Ok(found) => {
+                assert!(found.unplaced <= 0.05, "{found:?}");
+                assert!(off(&made, &found.weights[0], l2, rate) < 0.01, "{l2}");
+                given += 1;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("nothing says where") || error.contains("no file says"), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(given > 10 && refused > 5, "{given} {refused}");
+}
+
 #[test]
 fn rate_schedules() {
     let parse = |text: &str| text.parse::<RateSource>();

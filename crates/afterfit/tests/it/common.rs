@@ -159,3 +159,15 @@ pub(crate) fn warm_up_cosine(top: f64, rise: u64, steps: u64) -> RateSchedule {
 pub(crate) fn labels(rng: &mut ChaCha8Rng, n: usize, classes: u32) -> Vec<u32> {
     (0..n).map(|_| rng.random_range(0..classes)).collect()
 }
+
+/// A dial's file as it was written before there were checksums.
+pub(crate) fn without_checksums(file: &[u8]) -> Vec<u8> {
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let mut header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let mut about: serde_json::Value =
+        serde_json::from_str(header["__metadata__"]["afterfit"].as_str().unwrap()).unwrap();
+    about.as_object_mut().unwrap().remove("checksums").unwrap();
+    header["__metadata__"]["afterfit"] = about.to_string().into();
+    let text = header.to_string();
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &file[8 + length..]].concat()
+}

@@ -119,6 +119,39 @@ fn intercepts_alone_are_certified() {
     assert_eq!(Certificate::new(f64::INFINITY, 1.0).known(), None);
 }
 
+/// Sixty classes take another way to their intercepts' curvature: they are found again from afar, and what is certified holds.
+#[test]
+fn many_classes_are_certified() {
+    let mut rng = rng(99);
+    let x = dense(&mut rng, 600, 5);
+    let sixty = Loss::classes(labels(&mut rng, 600, 60), 60).unwrap();
+    let weights: Vec<f64> = (0..600).map(|i| f64::from(1 + i % 3)).collect();
+    let glm = Glm::new(x, sixty, 0.0, true).unwrap().weighted(&weights).unwrap();
+    let grid = [1.0, 0.1, 1e-2];
+    let best = exact(&glm, &grid, &ExactRun { tolerance: Some(1e-13), ..ExactRun::default() }).unwrap();
+    let matrix = glm.split(&best.weights[0]).0.len();
+    for moved in [0.0, 0.5] {
+        let mut models = best.weights.clone();
+        for model in &mut models {
+            model[matrix..].iter_mut().for_each(|b| *b += uniform(&mut rng, -moved, moved));
+            // (And one weight, so that there is something to certify.)
+            model[7] += 1e-3;
+        }
+        let before = penalized(&glm, &models[0], grid[0]) - penalized(&glm, &best.weights[0], grid[0]);
+        assert_eq!(before > 1e-2, moved > 0.0, "{before}");
+        let certified = certify(&glm, &mut models, &grid).unwrap();
+        for (at, &l2) in grid.iter().enumerate() {
+            let certificate = certified[at].certificate;
+            let off = distance(&models[at][..matrix], &best.weights[at][..matrix]);
+            assert!(off <= certificate.distance, "λ={l2}: {off} {certificate:?}");
+            assert!(certificate.distance < 0.5, "λ={l2}: {certificate:?}");
+            // (Intercepts come as near as the certificate needs: from half a unit of every score to a hundredth of what that costs.)
+            let above = penalized(&glm, &models[at], l2) - penalized(&glm, &best.weights[at], l2);
+            assert!(above <= 1e-4, "λ={l2}: {above}");
+        }
+    }
+}
+
 fn penalized(objective: &Glm<f64>, weights: &[f64], l2: f64) -> f64 {
     objective.value(weights) + 0.5 * l2 * objective.split(weights).0.iter().map(|w| w * w).sum::<f64>()
 }

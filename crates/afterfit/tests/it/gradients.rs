@@ -96,7 +96,11 @@ fn many_rows_at_once_are_rows_one_by_one() {
             let (mut slope, mut bend) = (vec![0.0; k], vec![0.0; k * k]);
             for i in 0..n {
                 let own = &z[i * k..][..k];
-                sum += scale[i] * loss.local(i, own, &mut slope, &mut bend);
+                let (mut alone, mut diagonal) = (vec![0.0; k], vec![0.0; k]);
+                let value = loss.diagonal(i, own, &mut alone, &mut diagonal);
+                assert_eq!(value, loss.local(i, own, &mut slope, &mut bend));
+                assert!(alone == slope && diagonal.iter().eq(bend.iter().step_by(k + 1)));
+                sum += scale[i] * value;
                 for j in 0..k {
                     let (fast, slow) = (columns[j * stride + i], scale[i] * slope[j]);
                     assert!((fast - slow).abs() <= 1e-13 * (slow.abs() + scale[i]), "{loss:?} {i} {j}: {fast} {slow}");

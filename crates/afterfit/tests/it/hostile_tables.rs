@@ -80,6 +80,20 @@ fn what_unpacks_without_end_is_refused() {
     assert!(peak() < 700_000_000, "{} bytes", peak());
 }
 
+/// A packed file of few texts over and over asks for a hundred times what it unpacks to.
+#[test]
+fn texts_of_a_packed_table_may_not_become_gigabytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.csv.gz");
+    let header: String = (0..50).map(|column| format!("c{column},")).collect();
+    // (Twenty texts in each of fifty columns: lines of 170 bytes.)
+    let line = |row: usize| format!("{}{}\n", format!("k{row},").repeat(50), row % 2);
+    bomb(&path, &format!("{header}y\n"), &(0..20).map(line).collect::<String>(), 8);
+    refused(&path, &options(), "its texts become columns of their own, and take");
+    let trusted = TableOptions { max_memory: Some(2_000_000_000), ..options() };
+    assert!(Table::read(&path, &trusted).is_ok());
+}
+
 #[test]
 fn a_flag_raises_the_limit() {
     let folder = tempfile::tempdir().unwrap();
@@ -452,6 +466,24 @@ fn wide_tables_take_time_in_proportion() {
     stream.blocks::<afterfit::table::TableError>(|_| Ok(())).unwrap();
     // (Quadratic look-ups took a minute.)
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+/// Twenty rows of 10 000 features: through the rows, in a few times the table's own memory and never its square.
+#[test]
+fn few_rows_of_many_features_are_fitted() {
+    let columns = 10_000;
+    let names: Vec<String> = (0..columns).map(|column| format!("c{column}")).collect();
+    let value = |row: usize, column: usize| ((row * row * (column % 13) + row * column) % 17) as f64 / 4.0;
+    let line = |row: usize| {
+        let values: Vec<String> = (0..columns).map(|column| value(row, column).to_string()).collect();
+        format!("{},{}.5\n", values.join(","), row % 7)
+    };
+    let table = read(&format!("{},y\n{}", names.join(","), (0..20).map(line).collect::<String>())).unwrap();
+    assert_eq!(table.features.shape(), [20, columns]);
+    let learned = learn(table, &Settings::new(ModelChoice::Linear, vec![1e-2, 1.0])).unwrap();
+    assert_eq!(learned.rows.len(), 2);
+    // A square of the columns would be 800 MB.
+    assert!(peak() < 400_000_000, "{} bytes", peak());
 }
 
 #[test]

@@ -376,8 +376,8 @@ fn formats_that_are_not_read_are_named_with_the_way_on() {
     make("a.onnx", b"\x08\x07xxxxxxxxxxxxxx");
     for (name, format, way) in [
         ("zero", "DeepSpeed ZeRO", "zero_to_fp32.py"),
-        ("orbax", "orbax", "default'"),
-        ("tf", "TensorFlow", "model.ckpt-1'"),
+        ("orbax", "orbax", "default "),
+        ("tf", "TensorFlow", "model.ckpt-1 "),
         ("flax", "flax msgpack", "msgpack_restore"),
         ("a.h5", "HDF5", "h5py"),
         ("a.gguf", "gguf", "convert_hf_to_gguf.py"),
@@ -387,6 +387,33 @@ fn formats_that_are_not_read_are_named_with_the_way_on() {
         let error = found.unwrap_err().to_string();
         assert!(error.contains(format) && error.contains(way), "{name}: {error}");
     }
+}
+
+/// The lines are there to be pasted: a stranger's file must not be able to put a command of its own into them.
+#[cfg(unix)]
+#[test]
+fn a_line_that_converts_runs_nothing_that_a_name_says() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    // A python that writes down what it was given.
+    let python = folder.path().join("python");
+    std::fs::write(&python, "#!/bin/sh\nfor each in \"$@\"; do printf '%s\\n' \"$each\"; done > said\n").unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let name = "a'); import os #\"; touch pwned; $(touch pwned) `touch pwned` '";
+    for (ending, start) in [("h5", "\u{89}HDF"), ("msgpack", "x"), ("keras", "x"), ("onnx", "x"), ("index", "x")] {
+        let path = folder.path().join(format!("{name}.{ending}"));
+        std::fs::write(&path, start).unwrap();
+        let error = Checkpoint::open(&path, None).unwrap_err().to_string();
+        let line = error.split_once("python -c").unwrap_or_else(|| panic!("{error}")).1;
+        let mut shell = std::process::Command::new("sh");
+        shell.current_dir(&folder).arg("-c").arg(format!("./python -c{line}"));
+        assert!(shell.status().unwrap().success(), "{error}");
+        let said = std::fs::read_to_string(folder.path().join("said")).unwrap();
+        let read = if ending == "index" { path.with_extension("") } else { path };
+        assert_eq!(said.lines().nth(2).unwrap(), read.to_str().unwrap());
+        assert!(said.lines().nth(3).unwrap().starts_with(read.to_str().unwrap()), "{said}");
+    }
+    assert!(!folder.path().join("pwned").exists());
 }
 
 #[test]
