@@ -91,6 +91,7 @@ test-heavy: $(VENV)/ready $(TORCH_VENV)/ready ## what needs a browser or PyTorch
 	$(MAKE) test-python-heavy
 	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter tests/browser.sh target/release/afterfit jupyter
 	cargo run --release -p paper -- all check
+	PAPER=$(CURDIR)/paper/out tests/browser.sh target/release/afterfit paper
 
 # The page (web/): `make web` builds what the command carries, which is committed, so that nobody else needs Node.
 WEB := web/node_modules/.package-lock.json

@@ -71,16 +71,16 @@ export async function download(page: Page, name: string | RegExp): Promise<strin
 
 const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 
-/** What axe-core finds that keeps people out. */
-export async function serious(page: Page): Promise<string[]> {
-  return page.evaluate(async (source) => {
+/** What axe-core finds that keeps people out, in a part of the page (in a notebook, most of it is somebody else's). */
+export async function serious(page: Page, within = "html"): Promise<string[]> {
+  return page.evaluate(async ([source, within]) => {
     // (The page's own policy lets no script in; the debugger is not bound by it.)
     // eslint-disable-next-line @typescript-eslint/no-implied-eval, @typescript-eslint/no-unsafe-call
-    new Function(source)();
+    new Function(source!)();
     interface Found { violations: { id: string; impact: string; nodes: { html: string }[] }[] }
-    const found = await (window as unknown as { axe: { run: () => Promise<Found> } }).axe.run();
+    const found = await (window as unknown as { axe: { run: (within: string) => Promise<Found> } }).axe.run(within!);
     return found.violations.filter(({ impact }) => ["serious", "critical"].includes(impact)).map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 120)).join(" | ")}`);
-  }, axe);
+  }, [axe, within]);
 }
 
 /** Nothing was fetched, and nothing went wrong. */

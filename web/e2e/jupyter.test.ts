@@ -1,13 +1,13 @@
 // The widget in a real JupyterLab: JUPYTER names its command, in an environment that has afterfit and anywidget.
 
 import { execFileSync, spawn, type ChildProcess } from "node:child_process";
-import { writeFileSync } from "node:fs";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, expect, it, vi } from "vitest";
 
-import { card, folder, launch, slider } from "./browser";
+import { card, folder, launch, serious, slider } from "./browser";
 
 const jupyter = process.env.JUPYTER;
 if (!jupyter) throw new Error("JUPYTER names the jupyter to test with");
@@ -60,6 +60,10 @@ beforeAll(async () => {
   // Its first import compiles hundreds of modules; the kernel, which is asked for signs of life, need not wait for that.
   execFileSync(join(dirname(jupyter), "python"), ["-c", "import afterfit.sklearn, afterfit.widget, ipykernel, sklearn.datasets"], { stdio: "inherit" });
   writeFileSync(join(folder, "dial.ipynb"), JSON.stringify(notebook));
+  // (Nobody who looks at a picture of a notebook is asked about news.)
+  const notifications = join(folder, "settings/@jupyterlab/apputils-extension");
+  mkdirSync(notifications, { recursive: true });
+  writeFileSync(join(notifications, "notification.jupyterlab-settings"), JSON.stringify({ fetchNews: "false", checkForUpdates: false }));
   server = spawn(jupyter, ["lab", "--no-browser", "--allow-root", `--port=${port}`, "--ip=127.0.0.1", "--IdentityProvider.token=page", "--ServerApp.port_retries=0", "--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"], {
     cwd: folder, stdio: "ignore", env: { ...process.env, JUPYTER_CONFIG_DIR: join(folder, "jupyter"), JUPYTERLAB_SETTINGS_DIR: join(folder, "settings"), JUPYTERLAB_WORKSPACES_DIR: join(folder, "workspaces") },
   });
@@ -75,7 +79,7 @@ afterAll(async () => {
 });
 
 it("moves with Python, and Python with it", async () => {
-  const page = await (await browser.newContext({ viewport: { width: 1400, height: 1000 } })).newPage();
+  const page = await (await browser.newContext({ viewport: { width: 1400, height: 1150 } })).newPage();
   const errors: string[] = [];
   page.on("pageerror", (error) => { errors.push(error.message); });
   await page.goto(`http://127.0.0.1:${port}/lab/tree/dial.ipynb?token=page&reset`);
@@ -102,7 +106,10 @@ it("moves with Python, and Python with it", async () => {
   }, { ...patience, interval: 200 });
   await execute(page, 2);
   await page.waitForFunction(() => document.querySelector(".afterfit .card b")?.getAttribute("data-value") === "0.02", null, patience);
-  await page.locator(".afterfit h1").scrollIntoViewIfNeeded();
+  expect(await card(page, "degrees of freedom").then(({ value }) => value)).toBeGreaterThan(1);
+  expect(await serious(page, ".afterfit")).toEqual([]);
+  await page.locator(".afterfit h1").evaluate((title) => { title.scrollIntoView(); });
+  await page.waitForTimeout(500);
   const keep = process.env.PICTURES;
   if (keep) await page.screenshot({ path: join(keep, "jupyter.png") });
   expect(errors.filter((error) => error.includes("afterfit"))).toEqual([]);

@@ -1,7 +1,7 @@
 // The pages of reports in a real Chromium.
 
 import { execFileSync } from "node:child_process";
-import { readFileSync, statSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
 import type { Browser } from "playwright-core";
@@ -35,9 +35,24 @@ function table(): string {
   return lines.join("\n") + "\n";
 }
 
+/** A page of averaged checkpoints, scored by a command. */
+function averaged(): void {
+  mkdirSync(join(folder, "run"));
+  for (let step = 0; step <= 12; step++) {
+    const numbers = Float32Array.from([Math.exp(-0.3 * step), 1 - Math.exp(-0.1 * step), Math.sin(step)]);
+    const header = JSON.stringify({ w: { dtype: "F32", shape: [3], data_offsets: [0, 12] } }).padEnd(64);
+    const length = Buffer.alloc(8);
+    length.writeUInt32LE(header.length);
+    writeFileSync(join(folder, `run/step-${step}.safetensors`), Buffer.concat([length, Buffer.from(header), Buffer.from(numbers.buffer)]));
+  }
+  writeFileSync(join(folder, "score.py"), "import struct, sys\nprint(-sum(x * x for x in struct.unpack('<3f', open(sys.argv[1], 'rb').read()[-12:])))\n");
+  run("average", "run", "--rate", "0.1", "--l2", "1e-2..10:9", "--eval", `${python} score.py {}`, "-o", "averages", "--report", "average.html");
+}
+
 beforeAll(async () => {
   browser = await launch();
   run("demo");
+  averaged();
   writeFileSync(join(folder, "houses.csv"), table());
   houses = JSON.parse(run("fit", "houses.csv", "--target", "price", "--l2", "1e-4..1e2:31", "--missing", "mean", "-o", "houses.safetensors", "--report", "houses.html", "--json")) as Fitted;
 }, 300_000);
@@ -92,6 +107,23 @@ describe("the demo's page", () => {
     await page.reload();
     await page.waitForSelector(".card b[data-value]");
     expect((await card(page, "λ")).value).toBe(Number(after.hash.replace("#l2=", "")));
+    quiet(watched);
+  });
+
+  it("follows a finger", async () => {
+    const watched = await open(browser, url("afterfit-demo/report.html"), { hasTouch: true, viewport: { width: 360, height: 800 } });
+    const { page } = watched;
+    const box = (await slider(page).boundingBox())!;
+    const [y, at] = [box.y + box.height / 2, (share: number) => box.x + share * box.width];
+    await page.touchscreen.tap(at(0.8), y);
+    await page.waitForFunction(() => Number(document.querySelector(".card b")!.getAttribute("data-value")) > 1e-2);
+    const finger = await page.context().newCDPSession(page);
+    const touch = (type: "touchStart" | "touchMove" | "touchEnd", share?: number) =>
+      finger.send("Input.dispatchTouchEvent", { type, touchPoints: share === undefined ? [] : [{ x: at(share), y }] });
+    await touch("touchStart", 0.8);
+    for (const share of [0.7, 0.5, 0.3, 0.1]) await touch("touchMove", share);
+    await touch("touchEnd");
+    await page.waitForFunction(() => Number(document.querySelector(".card b")!.getAttribute("data-value")) < 1e-4);
     quiet(watched);
   });
 
@@ -248,6 +280,7 @@ describe("every page", () => {
   it.each([
     ["demo", "afterfit-demo/report.html"],
     ["table", "houses.html"],
+    ["averages", "average.html"],
   ])("keeps nobody out: %s", async (name, file) => {
     for (const colorScheme of ["light", "dark"] as const) {
       const watched = await open(browser, url(file), { colorScheme });
@@ -264,7 +297,7 @@ describe("every page", () => {
   });
 
   it.each([360, 768, 1280, 2560])("fits %i pixels, and does not jump", async (width) => {
-    for (const file of ["afterfit-demo/report.html", "houses.html"]) {
+    for (const file of ["afterfit-demo/report.html", "houses.html", "average.html"]) {
       const watched = await open(browser, url(file), { viewport: { width, height: 900 } });
       const { page } = watched;
       const sizes = () => page.evaluate(() => [document.documentElement.scrollWidth, window.innerWidth, document.documentElement.scrollHeight]);
@@ -274,9 +307,11 @@ describe("every page", () => {
       const keep = process.env.PICTURES;
       if (keep) await page.screenshot({ path: join(keep, `${file.replace(/\W/g, "-")}-${width}.png`), fullPage: true });
       await slider(page).focus();
-      await page.keyboard.press("ArrowRight");
-      await page.waitForTimeout(100);
-      expect(Math.abs((await sizes())[2]! - height)).toBeLessThan(60);
+      for (const key of ["ArrowRight", "ArrowRight", "End", "PageDown", "Home"]) {
+        await page.keyboard.press(key);
+        await page.waitForTimeout(100);
+        expect(Math.abs((await sizes())[2]! - height), `${file}, ${key}`).toBeLessThanOrEqual(2);
+      }
       quiet(watched);
     }
   });
@@ -330,6 +365,11 @@ describe("classes", () => {
       expect(await area.innerHTML()).not.toBe(before);
       expect(await page.locator(".standing").textContent()).toContain("approximation");
       await go(page, 0.05);
+      // What remains is not taken from rows next to it.
+      const unspent = await card(page, "unspent mass");
+      const { outputs } = JSON.parse(run("dial", "read", "run.dial", "--l2", "0.05", "-o", "there.safetensors", "--force", "--json")) as { outputs: { remaining: number }[] };
+      expect(unspent.text).not.toContain("≈");
+      expect(Math.abs(unspent.value - outputs[0]!.remaining)).toBeLessThanOrEqual(1e-12);
       const model = await download(page, /safetensors/);
       run("dial", "read", "run.dial", "--l2", "0.05", "-o", "read.safetensors", "--force");
       const asked = "a,b\n4.4,1.25\n1,2\n";

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import type { Browser } from "playwright-core";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 
-import { AFTERFIT, card, folder, go, launch, open, run, serious, slider } from "./browser";
+import { AFTERFIT, card, download, folder, go, launch, open, run, serious, slider } from "./browser";
 
 const python = process.env.PYTHON ?? "python3";
 let browser: Browser;
@@ -107,6 +107,19 @@ describe("a served dial", () => {
     expect(readdirSync(folder).filter((name) => name.startsWith(".") || name.startsWith("served"))).toEqual([]);
   });
 
+  it("gives away what dial read writes", async () => {
+    const { page, complaints } = await open(browser, server!.url);
+    await go(page, 0.05);
+    for (const kind of ["safetensors", "npz"]) {
+      const given = await download(page, `Download this model (.${kind})`);
+      expect(given.endsWith(`model-l2-0.05.${kind}`)).toBe(true);
+      run("dial", "read", "run.dial", "--l2", "0.05", "-o", `by-hand.${kind}`, "--force");
+      expect(readFileSync(given).equals(readFileSync(join(folder, `by-hand.${kind}`)))).toBe(true);
+    }
+    expect(complaints).toEqual([]);
+    expect(readdirSync(folder).filter((name) => name.startsWith(".") || name.startsWith("served"))).toEqual([]);
+  });
+
   it("loses nothing when it is killed", async () => {
     const before = scores();
     expect(before.length).toBeGreaterThanOrEqual(2);
@@ -143,6 +156,9 @@ describe("a served dial", () => {
       const { status, text } = await ask(`${url}evaluate`, { ...post, body: JSON.stringify({ l2 }) });
       expect([status, text]).toEqual([400, expect.stringContaining("it must be from 0.001 to 1") as string]);
     }
+    for (const query of ["", "?l2=9", "?l2=x", "?l2=0.05&format=pt", "?l2=NaN"]) expect((await ask(`${url}model${query}`)).status).toBe(400);
+    expect((await ask(`http://${host}/model?l2=0.05`)).status).toBe(403);
+    expect((await ask(`${url}model?l2=0.05`, { method: "POST" })).status).toBe(405);
     const before = scores();
     await new Promise((done) => setTimeout(done, 1000));
     expect(scores()).toEqual(before);

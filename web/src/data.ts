@@ -1,6 +1,6 @@
 // What a page is made from: the JSON that the command writes (crates/afterfit-cli/src/page/mod.rs has it in Rust).
 
-import type { Nodes } from "./nodes";
+import type { Nodes, Runs } from "./nodes";
 
 /** What is known of one strength; numbers that are not finite are null. */
 export interface Row {
@@ -85,6 +85,8 @@ export interface PageData {
   /** Whether the models have seen the samples in training. */
   samples_seen: boolean;
   averaging: Averaging | null;
+  /** What each step of a run without momentum does to λ's mass; null where rows alone say what remains. */
+  runs: Runs | null;
   /** exact, approximation or heuristic, and why. */
   standing: string;
   reason: string;

@@ -24,6 +24,13 @@ async function ask(l2?: number): Promise<Known> {
   return (await answer.json()) as Known;
 }
 
+/** A reading of the dial itself, as a file. */
+export async function readModel(l2: number, format: "safetensors" | "npz"): Promise<Blob> {
+  const answer = await fetch(`model?l2=${String(l2)}&format=${format}`);
+  if (!answer.ok) throw new Error((await answer.text()).trim() || answer.statusText);
+  return answer.blob();
+}
+
 export class Live {
   private view: View | null = null;
   private asking = 0;

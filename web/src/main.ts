@@ -38,6 +38,9 @@ function render({ model, el }: { model: Traits; el: HTMLElement }): () => void {
   };
 }
 
+/** Milliseconds without a move, after which the address has the strength. */
+const RESTS = 150;
+
 /** The strength that the address asks for. */
 function asked(): number | undefined {
   const l2 = Number(new URLSearchParams(location.hash.slice(1)).get("l2"));
@@ -49,8 +52,11 @@ function report(): void {
   if (!source?.textContent) return;
   const data = JSON.parse(source.textContent) as PageData;
   const live = data.live ? new Live() : null;
+  let writing = 0;
   const shown = view(data, (l2) => {
-    history.replaceState(null, "", `#l2=${String(l2)}`);
+    // (Browsers count how often an address changes, and it costs part of a frame: it follows when the slider rests.)
+    window.clearTimeout(writing);
+    writing = window.setTimeout(() => { history.replaceState(null, "", `#l2=${String(l2)}`); }, RESTS);
     live?.moved(l2);
   }, asked());
   window.addEventListener("hashchange", () => {

@@ -1,4 +1,4 @@
-// The only mathematics of the page: how much of each node's model is in the model at λ.
+// The only mathematics of the page: how much of each node's model is in the model at λ, and what λ leaves of its mass.
 
 /** Nodes at Chebyshev points of ln λ. */
 export interface Nodes {
@@ -29,3 +29,10 @@ export function coefficients(nodes: Nodes, l2: number): number[] {
   const total = terms.reduce((sum, term) => sum + term, 0);
   return terms.map((term) => term / total);
 }
+
+/** Steps that are alike, and what each takes of λ's mass: 1 − 1/(1 + λ·rate). */
+export type Runs = { steps: number; rate: number }[];
+
+/** The mass that is left after all of them. */
+export const remaining = (runs: Runs, l2: number): number =>
+  Math.exp(-runs.reduce((sum, { steps, rate }) => sum + steps * Math.log1p(l2 * rate), 0));

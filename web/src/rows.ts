@@ -197,7 +197,7 @@ function said(data: PageData, numbers: number[], truth: string): Node {
     const share = element("span", { class: "share", "data-value": numbers[at]! }, (100 * numbers[at]!).toFixed(1) + " %");
     return element("li", { class: classes[at] === truth ? "right" : null }, element("span", {}, shortened(classes[at]!, 20)), bar, share);
   });
-  return element("ul", { class: "probabilities" }, ...items);
+  return element("ul", { class: classes.length === 2 ? "probabilities two" : "probabilities" }, ...items);
 }
 
 export function rowsEditor(data: PageData, path: Path, best: number): Section {
@@ -234,5 +234,5 @@ export function rowsEditor(data: PageData, path: Path, best: number): Section {
       });
     }
   };
-  return { title: data.samples_seen ? "Rows" : "Rows held out", node, update, wide: !data.image };
+  return { title: data.samples_seen ? "Rows" : "Rows held out", node, update, size: data.image ? "tall" : "wide" };
 }

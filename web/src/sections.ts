@@ -25,7 +25,8 @@ export interface Section {
   update: (reading: Reading) => void;
   /** When other strengths are known than before. */
   renew?: () => void;
-  wide?: boolean;
+  /** Across both columns, or about as tall as two others. */
+  size?: "wide" | "tall";
 }
 
 const MOST_BARS = 20;
@@ -149,12 +150,17 @@ export function runCharts(judged: Judged, range: [number, number]): Section[] {
   ].filter((section) => section !== null);
 }
 
+/** Red and blue, as pixels are kept: alpha, blue, green, red. (No browser runs on a machine that has bytes the other way around.) */
+const [FOR, AGAINST] = [0x2d27c1, 0xa05000];
+
 /** The weights of each class as a picture. */
 export function templates(data: PageData, path: Path): Section {
   const [height, width] = data.image!;
   const pictures = outputs(data, path.outputs).map((name) => {
     const canvas = element("canvas", { width, height, role: "img", "aria-label": `weights of ${name}` });
-    return { canvas, node: element("div", {}, canvas, element("span", {}, name)) };
+    const pen = canvas.getContext("2d")!;
+    const image = pen.createImageData(width, height);
+    return { pen, image, pixels: new Uint32Array(image.data.buffer), node: element("div", {}, canvas, element("span", {}, name)) };
   });
   const node = element(
     "figure",
@@ -167,18 +173,12 @@ export function templates(data: PageData, path: Path): Section {
     const { weights } = model;
     let top = 1e-300;
     for (const weight of weights) top = Math.max(top, Math.abs(weight));
-    pictures.forEach(({ canvas }, output) => {
-      const pen = canvas.getContext("2d")!;
-      const image = pen.createImageData(width, height);
-      const pixels = image.data;
-      // (Plain numbers into plain places: it runs at every frame.)
-      for (let i = 0, at = 0, from = output * width * height; i < width * height; i++, at += 4) {
+    // (Plain numbers into plain places, which are kept: it runs at every frame.)
+    pictures.forEach(({ pen, image, pixels }, output) => {
+      for (let i = 0, from = output * width * height; i < width * height; i++) {
         const share = weights[from + i]! / top;
-        const speaksFor = share > 0;
-        pixels[at] = speaksFor ? 193 : 0;
-        pixels[at + 1] = speaksFor ? 39 : 80;
-        pixels[at + 2] = speaksFor ? 45 : 160;
-        pixels[at + 3] = Math.round(255 * Math.sqrt(Math.abs(share)));
+        const strength = Math.round(255 * Math.sqrt(Math.abs(share)));
+        pixels[i] = share > 0 ? FOR | (strength << 24) : AGAINST | (strength << 24);
       }
       pen.putImageData(image, 0, 0);
     });
@@ -309,12 +309,10 @@ export function confusion(data: PageData): Section | null {
   const lines = classes.map((name, truth) => element("tr", {}, element("th", { scope: "row" }, shortened(name, 16)), ...cells[truth]!));
   const caption = element("p", { class: "caption" });
   const grid = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "confusion matrix" }, element("table", { class: "confusion" }, head, ...lines));
-  const update = ({ place, nearest, judged, l2 }: Reading) => {
+  const update = ({ place, nearest }: Reading) => {
     const counts = data.confusions[place];
     if (!counts) return;
-    caption.textContent = judged
-      ? `Rows held out, at λ ${short(l2)}.`
-      : `Rows held out, at ${short(nearest.l2)}, the judged λ next to ${short(l2)}.`;
+    caption.textContent = `Rows held out, at the judged λ ${short(nearest.l2)}.`;
     counts.forEach((row, truth) => {
       const total = Math.max(1, row.reduce((sum, count) => sum + count, 0));
       row.forEach((count, found) => {

@@ -4,9 +4,11 @@ import type { PageData, Row } from "./data";
 import { button, element, short } from "./dom";
 import { csv, npz, safetensors, save } from "./files";
 import { Judged, type Numbers } from "./judged";
+import { readModel } from "./live";
 import { Path } from "./model";
+import { remaining } from "./nodes";
 import { numberOf, rowsEditor } from "./rows";
-import { averaging, bars, confusion, lossChart, runCharts, scoreChart, templates, traces, type Reading } from "./sections";
+import { averaging, bars, confusion, lossChart, runCharts, scoreChart, templates, traces, type Reading, type Section } from "./sections";
 
 export interface View {
   node: HTMLElement;
@@ -18,6 +20,8 @@ export interface View {
   /** Something to say of the strength at hand. */
   say: (text: string) => void;
 }
+
+type Kind = "safetensors" | "npz";
 
 const STEPS = 1000;
 let views = 0;
@@ -130,7 +134,7 @@ export function view(data: PageData, changed: (l2: number) => void, start?: numb
     element("h1", {}, data.title),
     control,
     numbers.node,
-    element("div", { class: "sections" }, ...sections.map(({ title, node, wide }) => element("section", { class: wide ? "wide" : null }, element("h2", {}, title), node))),
+    ...laidOut(sections),
     takeaway(data, judged, path, () => l2),
     remarks(data),
     everything,
@@ -180,6 +184,25 @@ interface Cards {
   say: (text: string) => void;
 }
 
+/** Two columns, each section in the one that is shorter so far, and what goes across both; where there is room for one alone,
+everything in the order of the list. */
+function laidOut(sections: Section[]): HTMLElement[] {
+  const columns = [0, 1].map(() => ({ node: element("div", { class: "column" }), height: 0 }));
+  const wide: HTMLElement[] = [];
+  sections.forEach(({ title, node, size }, order) => {
+    const made = element("section", {}, element("h2", {}, title), node);
+    made.style.order = String(order);
+    if (size === "wide") {
+      wide.push(made);
+      return;
+    }
+    const shorter = columns[0]!.height <= columns[1]!.height ? columns[0]! : columns[1]!;
+    shorter.node.append(made);
+    shorter.height += size === "tall" ? 1.8 : 1;
+  });
+  return [element("div", { class: "sections" }, ...columns.map(({ node }) => node)), ...wide];
+}
+
 const percent = (value: number | null) => (value === null ? "–" : `${(100 * value).toFixed(2)} %`);
 
 /** The numbers at the strength at hand, and one sentence of them for those who hear the page. */
@@ -198,7 +221,9 @@ function cards(data: PageData, judged: Judged, path: Path | null): Cards {
   number(`training ${data.loss}`, "train_loss");
   number("degrees of freedom", "degrees_of_freedom");
   number("‖w‖", "norm");
-  number("unspent mass", "remaining", percent);
+  const { runs } = data;
+  if (runs) list.push({ title: "unspent mass", value: (l2) => remaining(runs, l2), show: percent, exact: true });
+  else number("unspent mass", "remaining", percent);
   number("reading off by ≤", "error", (value) => short(value, 2));
   const shown = list.map((card) => ({ ...card, place: element("b") }));
   const bound = element("b");
@@ -249,16 +274,25 @@ function takeaway(data: PageData, judged: Judged, path: Path | null, at: () => n
       () => { done.textContent = command(); },
     );
   });
-  const model = (kind: "safetensors" | "npz") => button(`Download this model (.${kind})`, () => {
-    const found = path!.at(at());
-    const content = kind === "npz" ? npz(path!, found) : safetensors(data.about!, path!, found, judged.nearest(at()).row.resolved !== false);
-    save(`model-l2-${short(found.l2, 6)}.${kind}`, content, "application/octet-stream");
+  const made = (kind: Kind, l2: number): Blob | Uint8Array<ArrayBuffer> => {
+    const found = path!.at(l2);
+    return kind === "npz" ? npz(path!, found) : safetensors(data.about!, path!, found, judged.nearest(l2).row.resolved !== false);
+  };
+  const model = (kind: Kind) => button(`Download this model (.${kind})`, () => {
+    const l2 = at();
+    const content = data.live ? readModel(l2, kind) : Promise.resolve(made(kind, l2));
+    content.then(
+      (content) => {
+        save(`model-l2-${short(l2, 6)}.${kind}`, content, "application/octet-stream");
+      },
+      (error: unknown) => { done.textContent = error instanceof Error ? error.message : String(error); },
+    );
   });
   return element(
     "section",
     { class: "takeaway" },
     element("h2", {}, "Take it away"),
-    ...(path && data.about ? [model("safetensors"), model("npz")] : []),
+    ...(data.live || (path && data.about) ? [model("safetensors"), model("npz")] : []),
     button("Download the table (.csv)", () => { save("path.csv", csv(judged.rows), "text/csv"); }),
     data.command ? copy : null,
     done,

@@ -6,26 +6,27 @@ import { describe, expect, it } from "vitest";
 
 import type { Packed } from "../src/data";
 import { largest, Path, predict } from "../src/model";
-import { coefficients, values } from "../src/nodes";
+import { coefficients, remaining, values, type Runs } from "../src/nodes";
 
 interface Set {
   path: Packed;
-  /** Rows of the strength, its coefficients, and the reading: three weights and an intercept. */
+  runs: Runs;
+  /** Rows of the strength, its coefficients, the reading (three weights and an intercept), and what remains of its mass. */
   rows: number[][];
 }
 
 const here = new URL(".", import.meta.url);
 
 function sets(): Set[] {
-  const paths = JSON.parse(readFileSync(new URL("fixture.json", here), "utf8")) as Packed[];
+  const paths = JSON.parse(readFileSync(new URL("fixture.json", here), "utf8")) as Pick<Set, "path" | "runs">[];
   const bytes = readFileSync(new URL("fixture.f64", here));
   const numbers = new Float64Array(new Uint8Array(bytes).buffer);
   let at = 0;
-  return paths.map((path) => {
-    const width = 1 + path.count + 4;
+  return paths.map(({ path, runs }) => {
+    const width = 1 + path.count + 5;
     const rows = Array.from({ length: 250 }, (_, row) => Array.from(numbers.subarray(at + row * width, at + (row + 1) * width)));
     at += 250 * width;
-    return { path, rows };
+    return { path, runs, rows };
   });
 }
 
@@ -33,7 +34,6 @@ describe("a reading", () => {
   it.each(sets())("has the library's coefficients at 250 random strengths of $path.count nodes", ({ path, rows }) => {
     for (const [l2, ...expected] of rows) {
       const found = coefficients(path, l2!);
-      expect(found).toHaveLength(path.count);
       found.forEach((share, node) => {
         expect(Math.abs(share - expected[node]!)).toBeLessThanOrEqual(1e-12 * Math.max(1, Math.abs(expected[node]!)));
       });
@@ -51,6 +51,16 @@ describe("a reading", () => {
       expect(off).toBeLessThanOrEqual(1e-6 * length);
       expect(Math.abs(bias[0]! - expected[3]!)).toBeLessThanOrEqual(1e-12 * Math.max(1, Math.abs(expected[3]!)));
     }
+  });
+
+  it.each(sets())("leaves the mass that the library leaves, at the strengths of $path.count nodes", ({ path, runs, rows }) => {
+    for (const row of rows) {
+      const expected = row[1 + path.count + 4]!;
+      const found = remaining(runs, row[0]!);
+      expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-12);
+      expect(Math.abs(found - expected)).toBeLessThanOrEqual(1e-11 * expected + 1e-300);
+    }
+    expect(remaining([], 3)).toBe(1);
   });
 
   it("is the node itself at a node, and sums to 1 elsewhere", () => {

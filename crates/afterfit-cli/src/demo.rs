@@ -42,6 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let settings = Settings {
         keep_path: true,
         keep_held: report::ROWS,
+        count_degrees: true,
         exact: exactly.clone(),
         ..Settings::new(ModelChoice::Softmax, strengths.clone())
     };

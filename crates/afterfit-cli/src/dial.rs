@@ -286,6 +286,8 @@ pub(crate) fn page(dial: &DialFile, file: &Path) -> Result<Page> {
     let title = format!("The dial {}", file.file_name().unwrap_or_default().to_string_lossy());
     let mut page = report::of_run(&title, &strengths, status, command, &dial.texts("remarks"));
     page.averaging = report::averaging(dial.tracker.path(dial.tracker.leader(0)), &l2)?;
+    // (Of groups with masses of their own, a row has the largest.)
+    page.runs = if dial.tracker.paths().len() == 1 { report::runs(dial.tracker.path(0)) } else { None };
     let about = dial.beside.other.get("model").and_then(|about| serde_json::from_value::<About>(about.clone()).ok());
     let Some(about) = about else { return Ok(page) };
     match ModelPath::of_dial(&mut Dial::load(file)?)? {

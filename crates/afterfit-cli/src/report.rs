@@ -6,11 +6,11 @@ use afterfit::files::text::{plain, quoted_if_needed, shown_path};
 use afterfit::learn::Learned;
 use afterfit::model::{About, Kind, ModelPath};
 use afterfit::table::{ColumnRecipe, Missing};
-use afterfit::{Answer, PathInfo, Reason, Status, Stride, Weighting};
+use afterfit::{Answer, PathInfo, RateRun, Reason, Status, Stride, Weighting};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::page::{Averaging, Column, Models, Page};
+use crate::page::{Averaging, Column, Models, Page, loss_of};
 
 /// Held-out rows that a page shows.
 pub(crate) const ROWS: usize = 8;
@@ -47,6 +47,7 @@ pub(crate) fn of_fit(
     page.samples.iter_mut().for_each(|sample| sample.truth = shown(&sample.truth));
     page.samples_seen = learned.runs > 1;
     page.averaging = averaging;
+    page.runs = learned.dial.as_ref().and_then(|dial| runs(dial.info()));
     page.standing = status.standing.to_string();
     page.reason = match learned.dial {
         Some(_) => status.reason.to_string(),
@@ -86,11 +87,11 @@ fn of_model(
     };
     // (Names of a million features that nobody sees would be most of the page.)
     let features: Vec<String> = if models.is_some() { (0..width).map(name).collect() } else { Vec::new() };
-    let (kind, loss) = match about.model {
-        Kind::Linear => ("linear", "half squared error"),
-        Kind::Softmax => ("softmax", "log-loss"),
-        Kind::Poisson => ("poisson", "half deviance"),
-        Kind::Kernel(_) => ("kernel", "half squared error"),
+    let kind = match about.model {
+        Kind::Linear => "linear",
+        Kind::Softmax => "softmax",
+        Kind::Poisson => "poisson",
+        Kind::Kernel(_) => "kernel",
     };
     let numbers =
         || (0..width).map(|at| Column { name: name(at), first: at, kind: "number".into(), ..Column::default() });
@@ -106,7 +107,7 @@ fn of_model(
         classes: about.classes.as_ref().map(|classes| classes.iter().map(|class| shown(class)).collect()),
         features,
         image,
-        loss: loss.into(),
+        loss: loss_of(kind).into(),
         about: models.as_ref().and_then(|_| serde_json::to_value(about).ok()),
         path: models,
         columns,
@@ -151,6 +152,14 @@ pub(crate) fn averaging(path: &PathInfo, l2: &[f64]) -> Result<Option<Averaging>
     Ok(Some(Averaging { l2: l2.to_vec(), weights: weights?, steps: kept }))
 }
 
+/// More runs of equal rates than this stay out of a page.
+const MOST_RUNS: usize = 4096;
+
+/// From which a page knows what λ leaves of its mass between the strengths that it has rows of.
+pub(crate) fn runs(path: &PathInfo) -> Option<Vec<RateRun>> {
+    path.mass_runs().filter(|runs| runs.len() <= MOST_RUNS)
+}
+
 /// One strength without a judgment of its own.
 pub(crate) struct Strength {
     pub(crate) l2: f64,
@@ -191,6 +200,7 @@ pub(crate) fn of_fitted_dial(page: Page, about: &About, path: &ModelPath) -> Pag
         reason: page.reason,
         command: page.command,
         averaging: page.averaging,
+        runs: page.runs,
         notes,
         ..model
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{MOST_GAIN, OutOfRange, require};
 use crate::optimizer::{Optimizer, Row};
-use crate::rates::Rates;
+use crate::rates::{RateRun, Rates};
 use crate::status::{Reason, Status};
 
 /// How a path of iterates was made.
@@ -120,6 +120,32 @@ impl PathInfo {
         // Rows before the optimizer has settled are each their own stretch.
         let settled = self.optimizer.settled(self.row(step).momentum);
         if step < settled { step } else { start.max(settled) }
+    }
+
+    /// Runs of steps of which each keeps `1/(1 + λη)` of any λ's mass, so that `Π (1 + λη)^−n` is what [`remaining`](Self::remaining)
+    /// says; equal rates are one run, for their order does not matter. `None` where momentum makes more of the rates than that.
+    #[must_use]
+    pub fn mass_runs(&self) -> Option<Vec<RateRun>> {
+        let plain = !matches!(self.optimizer, Optimizer::NesterovPaper { .. } | Optimizer::Adam { .. });
+        if !plain || self.optimizer.momentum() > 0.0 || self.momenta.is_some() {
+            return None;
+        }
+        let slowest = self.factors.iter().flatten().copied().filter(|&factor| factor > 0.0).reduce(f64::min);
+        let (mut runs, mut step) = (Vec::<RateRun>::new(), 0);
+        while step < self.steps() {
+            let end = self.gains.as_ref().map_or(u64::MAX, |gains| gains.run_end(step)).min(self.rates.run_end(step));
+            let row = self.row(step);
+            runs.push(RateRun { steps: end - step, rate: row.rate * row.gain * slowest.unwrap_or(1.0) });
+            step = end;
+        }
+        runs.retain(|run| run.rate > 0.0);
+        runs.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+        runs.dedup_by(|next, run| {
+            let same = next.rate == run.rate;
+            run.steps += if same { next.steps } else { 0 };
+            same
+        });
+        Some(runs)
     }
 
     /// The rule that is exact on this path, or the nearest there is.

@@ -183,6 +183,8 @@ struct Learned {
     folds: Vec<Models>,
     /// What is exact, what is approximate, what was decided.
     notes: Vec<String>,
+    /// What a page shows of every strength: `rows` and `confusions`, as JSON. Only of paths that are kept.
+    judged: Option<String>,
 }
 
 /// Fits every strength on all rows, and on those of each fold that train.
@@ -230,6 +232,9 @@ fn learn(
     settings.standardize = standardize;
     settings.sum_held = sum_held;
     settings.keep_path = keep_path;
+    // (Rows are the notebook's own; it is the confusions that come with them.)
+    settings.keep_held = usize::from(keep_path);
+    settings.count_degrees = keep_path;
     settings.keep_fits = true;
     settings.exact.tolerance = tolerance;
     settings.seed = seed;
@@ -242,6 +247,8 @@ fn learn(
         Ok((cube(py, weights, outputs)?.unbind(), square(py, biases)?.unbind()))
     };
     let kept = learned.folds.iter().filter(|_| keep_folds).map(|fold| of_fold(&fold.fits));
+    let judged = || serde_json::json!({ "rows": learned.rows, "confusions": learned.confusions }).to_string();
+    let judged = keep_path.then(judged);
     let share = |(distance, norm): (f64, f64)| if distance == 0.0 { 0.0 } else { distance / norm };
     let path = Path {
         l2: learned.rows.iter().map(|row| row.l2).collect(),
@@ -255,6 +262,7 @@ fn learn(
         losses: square(py, &losses)?.unbind(),
         folds: kept.collect::<PyResult<_>>()?,
         notes: learned.notes,
+        judged,
     })
 }
 

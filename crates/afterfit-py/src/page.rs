@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use afterfit::files::stores;
-use afterfit_cli::page::{MODULE, Page, STYLE};
+use afterfit_cli::page::{MODULE, Page, STYLE, loss_of};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -23,7 +23,8 @@ fn wrong(error: impl std::fmt::Display) -> PyErr {
 /// What a page shows of a path: these fields (JSON), and its models.
 #[pyfunction]
 fn page(path: &Path, fields: &str) -> PyResult<String> {
-    let page: Page = serde_json::from_str(fields).map_err(wrong)?;
+    let mut page: Page = serde_json::from_str(fields).map_err(wrong)?;
+    page.loss = page.model.as_deref().map_or("", loss_of).into();
     serde_json::to_string(&path.on_page(page)).map_err(wrong)
 }
 

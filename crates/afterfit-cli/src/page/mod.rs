@@ -1,6 +1,7 @@
 //! The page of a λ path: what it is made from, as JSON, and the one file that carries it. What the page does with it is in
 //! `web/`; `page.js`, `page.css` and `policy.txt` are built from there (`make web`) and committed.
 
+use afterfit::RateRun;
 use afterfit::files::text::is_active;
 use afterfit::learn::Held;
 use afterfit::model::ModelPath;
@@ -16,6 +17,16 @@ pub const MODULE: &str = include_str!("page.js");
 pub const STYLE: &str = include_str!("page.css");
 /// What a browser lets the page do: run that program, nothing else, and fetch nothing.
 const POLICY: &str = include_str!("policy.txt");
+
+/// What the losses of a kind of model are.
+#[must_use]
+pub fn loss_of(model: &str) -> &'static str {
+    match model {
+        "softmax" => "log-loss",
+        "poisson" => "half deviance",
+        _ => "half squared error",
+    }
+}
 
 /// Everything that a page shows. (`web/src/data.ts` is the same in TypeScript.)
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -57,6 +68,8 @@ pub struct Page {
     pub samples_seen: bool,
     /// How much each part of the run counts.
     pub averaging: Option<Averaging>,
+    /// What each step does to λ's mass, where it keeps `1/(1 + λη)` of it; nothing where rows alone say what remains.
+    pub runs: Option<Vec<RateRun>>,
     /// exact, approximation or heuristic.
     pub standing: String,
     /// Why.

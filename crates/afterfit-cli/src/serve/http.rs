@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use afterfit::checkpoint::Format;
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -76,8 +77,8 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 
 type Answer = Response<Full<Bytes>>;
 
-fn answer(status: StatusCode, kind: &'static str, body: String) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(body)));
+fn answer(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Full::new(body.into()));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     for (name, value) in [
@@ -103,7 +104,18 @@ fn known(desk: &Desk) -> Answer {
     answer(StatusCode::OK, "application/json", desk.known().to_string())
 }
 
-async fn respond(gate: &Gate, desk: &Desk, request: Request<Incoming>) -> Answer {
+/// What comes behind `model?`: a strength, and what kind of file it is to be.
+fn model_asked(query: Option<&str>) -> Option<(f64, Format)> {
+    let of = |name: &str| query?.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+    let format = match of("format") {
+        None | Some("safetensors") => Format::Safetensors,
+        Some("npz") => Format::Npz,
+        Some(_) => return None,
+    };
+    Some((of("l2")?.parse().ok()?, format))
+}
+
+async fn respond(gate: &Gate, desk: &Arc<Desk>, request: Request<Incoming>) -> Answer {
     let path = match gate.admit(request.headers(), request.uri().path()) {
         Ok(path) => path.to_owned(),
         Err((status, words)) => return plain(status, words),
@@ -132,7 +144,18 @@ async fn respond(gate: &Gate, desk: &Desk, request: Request<Incoming>) -> Answer
                 Err(reason) => plain(StatusCode::BAD_REQUEST, &reason),
             }
         }
-        ("" | "known" | "evaluate", _) => plain(StatusCode::METHOD_NOT_ALLOWED, "not this way"),
+        ("model", &Method::GET) => {
+            let Some((l2, format)) = model_asked(request.uri().query()) else {
+                return plain(StatusCode::BAD_REQUEST, "a model is model?l2=number, and format=npz for numpy");
+            };
+            let desk = desk.clone();
+            match tokio::task::spawn_blocking(move || desk.model(l2, format)).await {
+                Ok(Ok(file)) => answer(StatusCode::OK, "application/octet-stream", file),
+                Ok(Err(reason)) => plain(StatusCode::BAD_REQUEST, &reason),
+                Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+            }
+        }
+        ("" | "known" | "evaluate" | "model", _) => plain(StatusCode::METHOD_NOT_ALLOWED, "not this way"),
         _ => plain(StatusCode::NOT_FOUND, "there is nothing here"),
     }
 }
@@ -168,6 +191,17 @@ pub(super) fn serve(listener: TcpListener, gate: Gate, desk: Arc<Desk>) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn models_are_asked_for_by_strength_and_format() {
+        assert_eq!(model_asked(Some("l2=0.5")), Some((0.5, Format::Safetensors)));
+        assert_eq!(model_asked(Some("format=npz&l2=1e-3")), Some((1e-3, Format::Npz)));
+        for query in
+            [None, Some(""), Some("l2="), Some("l2=x"), Some("l2=1&format=pt"), Some("format=npz"), Some("xl2=1")]
+        {
+            assert_eq!(model_asked(query), None, "{query:?}");
+        }
+    }
 
     #[test]
     fn only_who_knows_the_token_is_answered() {

@@ -46,7 +46,9 @@ pub(crate) struct Args {
 
 /// What the page asks about: everything that was measured, and what is being measured.
 struct Desk {
+    file: PathBuf,
     dial: DialFile,
+    layout: Layout,
     page: Page,
     best: Best,
     work: Mutex<Work>,
@@ -65,6 +67,8 @@ struct Work {
 
 /// Strengths that may wait: whoever moves a slider does not need every strength it passed.
 const MOST_WAITING: usize = 3;
+/// The largest model that a browser, which keeps all of it in memory, is given.
+const MOST_BYTES: u64 = 2 << 30;
 
 impl Desk {
     fn work(&self) -> MutexGuard<'_, Work> {
@@ -103,13 +107,50 @@ impl Desk {
         Ok(page.html()?)
     }
 
-    /// Has a strength measured, unless it is or will be. The newest comes first, and few wait.
-    fn ask(&self, l2: f64) -> Result<(), String> {
+    /// Refuses a strength that the dial has no model of.
+    fn require(&self, l2: f64) -> Result<(), String> {
         let ends = |row: Option<&Value>| row.and_then(|row| row["l2"].as_f64()).unwrap_or(f64::NAN);
         let (from, to) = (ends(self.page.rows.first()), ends(self.page.rows.last()));
-        if !(from..=to).contains(&l2) {
-            return Err(format!("λ of {l2} is not possible: it must be from {from} to {to}"));
+        match (from..=to).contains(&l2) {
+            true => Ok(()),
+            false => Err(format!("λ of {l2} is not possible: it must be from {from} to {to}")),
         }
+    }
+
+    /// The model at a strength as one file, as `dial read -o` writes it.
+    fn model(&self, l2: f64, format: Format) -> Result<Vec<u8>, String> {
+        self.require(l2)?;
+        let layout = Layout { format, single: true, shard_bytes: None, ..self.layout.clone() };
+        self.with_model(l2, &layout, |file| {
+            let size = file.metadata().map_err(|error| error.to_string())?.len();
+            match size <= MOST_BYTES {
+                true => std::fs::read(file).map_err(|error| error.to_string()),
+                false => Err(format!(
+                    "the model is {} GB, and a browser is given at most {} GB: afterfit dial read writes it",
+                    size >> 30,
+                    MOST_BYTES >> 30
+                )),
+            }
+        })
+    }
+
+    /// Does something with a model's file or folder, which is gone afterwards.
+    fn with_model<R>(
+        &self,
+        l2: f64,
+        layout: &Layout,
+        act: impl FnOnce(&Path) -> Result<R, String>,
+    ) -> Result<R, String> {
+        // (A folder that never gets its name, and is gone when it is dropped.)
+        let folder =
+            FolderDraft::create(&folder_of(&self.file).join("served"), Existing::Keep).map_err(|e| e.to_string())?;
+        let model = write_one(&self.dial, &self.file, l2, folder.folder(), layout);
+        act(&model.map_err(|error| format!("{error:#}"))?)
+    }
+
+    /// Has a strength measured, unless it is or will be. The newest comes first, and few wait.
+    fn ask(&self, l2: f64) -> Result<(), String> {
+        self.require(l2)?;
         let mut work = self.work();
         if work.cache.score(l2).is_none() && work.evaluating != Some(l2) {
             work.waiting.retain(|other| *other != l2);
@@ -121,7 +162,7 @@ impl Desk {
     }
 
     /// Measures what is asked for, one after the other, for as long as the process lives.
-    fn measure(&self, file: &Path, command: &str, layout: &Layout, quiet: bool) {
+    fn measure(&self, command: &str, quiet: bool) {
         loop {
             let mut work = self.work();
             let l2 = loop {
@@ -133,7 +174,7 @@ impl Desk {
             work.evaluating = Some(l2);
             work.failure = None;
             drop(work);
-            let score = self.score(file, l2, command, layout);
+            let score = self.with_model(l2, &self.layout, |model| evaluate::run(command, model, true));
             let row = score.as_ref().ok().map(|score| self.row(l2, *score));
             let mut work = self.work();
             work.evaluating = None;
@@ -153,13 +194,6 @@ impl Desk {
             }
         }
     }
-
-    fn score(&self, file: &Path, l2: f64, command: &str, layout: &Layout) -> Result<f64, String> {
-        // (A folder that never gets its name, and is gone when it is dropped.)
-        let folder = FolderDraft::create(&folder_of(file).join("served"), Existing::Keep).map_err(|e| e.to_string())?;
-        let model = write_one(&self.dial, file, l2, folder.folder(), layout).map_err(|error| format!("{error:#}"))?;
-        evaluate::run(command, &model, true)
-    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -178,12 +212,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let scores = cache.scores.clone();
     let place = cache.file.clone();
     let work = Work { cache, measured: Vec::new(), evaluating: None, waiting: VecDeque::new(), failure: None };
-    let desk = Arc::new(Desk { dial, page, best: args.best, work: Mutex::new(work), wake: Condvar::new() });
+    let (file, work, wake) = (args.dial.clone(), Mutex::new(work), Condvar::new());
+    let desk = Arc::new(Desk { file, dial, layout, page, best: args.best, work, wake });
     desk.work().measured = scores.iter().map(|&(l2, score)| desk.row(l2, score)).collect();
-    let (measuring, file, command, quiet) = (desk.clone(), args.dial.clone(), args.eval.clone(), args.quiet);
-    std::thread::Builder::new()
-        .name("measure".into())
-        .spawn(move || measuring.measure(&file, &command, &layout, quiet))?;
+    let (measuring, command, quiet) = (desk.clone(), args.eval.clone(), args.quiet);
+    std::thread::Builder::new().name("measure".into()).spawn(move || measuring.measure(&command, quiet))?;
     let gate = http::Gate::new(port)?;
     let url = gate.url();
     if args.json {

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use afterfit::Nodes;
 use afterfit::model::ModelPath;
+use afterfit::{Nodes, Optimizer, PathInfo, Rates};
 
 use afterfit_cli::page::Models;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Strengths of each set of nodes.
 const STRENGTHS: usize = 250;
@@ -21,15 +21,20 @@ impl Spread {
     }
 }
 
-/// The packed paths, and for each strength its λ, its coefficients and its reading.
+/// The packed paths, each with the runs of a path's rates, and for each strength its λ, its coefficients, its reading and what it
+/// leaves of its mass.
 fn made() -> (String, Vec<u8>) {
-    let (mut spread, mut paths, mut numbers) = (Spread(17), Vec::new(), Vec::new());
+    let (mut spread, mut rates, mut paths, mut numbers) = (Spread(17), Spread(23), Vec::new(), Vec::new());
     for (from, to, count) in [(1e-5, 1e2, 24), (1e-3, 1.0, 9), (1e-8, 1e8, 16), (0.1, 0.2, 4)] {
         let nodes = Nodes::new(from, to, count).unwrap();
         // Weights of ridge models with these curvatures.
         let weights = nodes.values().iter().flat_map(|l2| [0.3 / (0.1 + l2), -2.0 / (1.0 + l2), 5.0 / (4.0 + l2)]);
         let weights: Vec<f64> = weights.collect();
         let biases = nodes.values().iter().map(|l2| 1.0 / (1.0 + l2)).collect();
+        // A schedule of a few hundred rates, one of them often, times a few gains.
+        let own = (0..300).map(|_| rates.next()).chain(std::iter::repeat_n(0.3, 5000)).collect::<Rates>();
+        let gains = (0..5300).map(|step| if step % 7 == 0 { 0.5 } else { 1.0 }).collect::<Rates>();
+        let run = PathInfo { gains: Some(gains), ..PathInfo::new(Optimizer::Sgd, own) };
         let path = ModelPath { nodes, weights, biases, error: 0.0, certified: None };
         for _ in 0..STRENGTHS {
             let l2 = (from * (to / from).powf(spread.next())).clamp(from, to);
@@ -38,8 +43,9 @@ fn made() -> (String, Vec<u8>) {
             numbers.extend(path.nodes.coefficients(l2));
             numbers.extend(weights);
             numbers.extend(bias);
+            numbers.push(run.remaining(l2).unwrap());
         }
-        paths.push(Models::of(&path));
+        paths.push(json!({ "path": Models::of(&path), "runs": run.mass_runs() }));
     }
     let json = serde_json::to_string_pretty(&paths).unwrap() + "\n";
     (json, numbers.iter().flat_map(|number| number.to_le_bytes()).collect())
@@ -59,8 +65,9 @@ fn the_pages_tests_expect_what_the_library_gives() {
     let parse = |text: &[u8]| serde_json::from_slice::<Vec<Value>>(text).unwrap_or_default();
     let (kept, own) = (parse(&read("fixture.json")), parse(json.as_bytes()));
     let shape = |models: &Value| {
+        let (models, runs) = (&models["path"], models["runs"].as_array().map(Vec::len));
         let length = models["weights"].as_str().map(str::len);
-        (models["from"].as_f64(), models["to"].as_f64(), models["count"].as_u64(), length)
+        (models["from"].as_f64(), models["to"].as_f64(), models["count"].as_u64(), length, runs)
     };
     assert!(own.len() == 4 && kept.iter().map(shape).eq(own.iter().map(shape)), "{again}");
     let floats = |bytes: &[u8]| -> Vec<f64> {

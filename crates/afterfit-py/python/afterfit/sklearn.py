@@ -301,6 +301,7 @@ class _Many(_Family):
     _single: ClassVar[type[_One]]
     _range: ClassVar[str] = "alphas"
     _path: Path
+    _rows_judged: str | None
 
     def _default(self, total: float) -> tuple[float, float]:
         """The range of a count, in the estimator's own unit."""
@@ -339,7 +340,7 @@ class _Many(_Family):
             folds=splits, keep_path=True, keep_folds=scorer is not None or self.store_cv_results,
             sum_held=self.l2 is None and self._unit_is_of_sum,
         )  # fmt: skip
-        self._path, self._total = learned.path, total
+        self._path, self._rows_judged, self._total = learned.path, learned.judged, total
         self._remember(X)
         self.n_splits_ = len(splits)
         self.notes_ = self._noted(learned.notes)

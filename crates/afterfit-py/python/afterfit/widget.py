@@ -1,4 +1,4 @@
-"""The λ dial in a notebook: turn it, and see the model itself change (Jupyter, VS Code, marimo; needs anywidget)."""
+"""The λ dial in a notebook: turn it, and see the model itself change (tried in JupyterLab; needs anywidget)."""
 
 from __future__ import annotations
 
@@ -132,6 +132,10 @@ def _of_run(dial: Any) -> Any:
     return page
 
 
+def _name(scoring: Any) -> str:
+    return scoring if isinstance(scoring, str) else getattr(scoring, "__name__", type(scoring).__name__)
+
+
 def _of_estimator(estimator: Any, X: Any, y: Any, names: Sequence[str] | None, image: tuple[int, int] | None) -> str:
     """What a page shows of a fitted estimator."""
     path, kernel = estimator._path, estimator._model == "kernel"
@@ -145,13 +149,13 @@ def _of_estimator(estimator: Any, X: Any, y: Any, names: Sequence[str] | None, i
         raise ValueError(f"images of {image[0]} by {image[1]} have {image[0] * image[1]} pixels, and there are {width} features")
     if X is not None and len(np.atleast_2d(X[:1])[0]) != width:
         raise ValueError(f"rows of {len(np.atleast_2d(X[:1])[0])} features are given for {width}")
-    loss = estimator.scoring is None
-    rows = []
-    norms = np.linalg.norm(path.weights.reshape(len(path.l2), -1), axis=1)
-    for at, l2 in enumerate(path.l2.tolist()):
-        mean, error = _afterfit.mean_and_error(estimator.scores_[:, at].tolist())
-        judged = {"validation_loss": -mean, "validation_error": error} if loss else {"validation_score": mean}
-        rows.append({"l2": l2, **judged, "norm": float(norms[at]), "distance": float(path.errors[at] * norms[at])})
+    # (Rows have the losses that were minimized, whatever a scorer says of them besides.)
+    judged = json.loads(estimator._rows_judged)
+    rows = judged["rows"]
+    if estimator.scoring is not None:
+        for row, scores in zip(rows, estimator.scores_.T.tolist(), strict=True):
+            mean, _ = _afterfit.mean_and_error(scores)
+            row["validation_score"] = mean if np.isfinite(mean) else None
     unit = estimator._unit
     one_se = getattr(estimator, f"{unit}_1se_")
     own = np.asarray(getattr(estimator, f"{unit}s_"))
@@ -175,8 +179,8 @@ def _of_estimator(estimator: Any, X: Any, y: Any, names: Sequence[str] | None, i
         "rows": rows,
         "best": int(estimator._at_index),
         "one_se": int(np.argmin(np.abs(np.log(own / one_se)))),
-        "loss": "loss" if loss else "",
-        "score": None if loss else str(estimator.scoring),
+        "score": None if estimator.scoring is None else _name(estimator.scoring),
+        "confusions": judged["confusions"],
         "columns": [] if kernel else [{"name": name, "first": at, "kind": "number"} for at, name in enumerate(features)],
         "samples": [] if kernel else samples,
         "samples_seen": True,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -29,8 +30,30 @@ def test_an_estimator_is_on_the_page_with_its_models_and_units():
     assert page["samples"][0]["features"] == data.data[0].tolist()
     assert dial.value == pytest.approx(model.alpha_, rel=1e-12)
     assert page["rows"][page["best"]]["l2"] == dial.l2
+    # (Half the squared error is what is minimized, as on the command's page.)
     losses = [row["validation_loss"] for row in page["rows"]]
-    assert losses == pytest.approx((-model.scores_.mean(axis=0)).tolist())
+    assert losses == pytest.approx((-0.5 * model.scores_.mean(axis=0)).tolist()) and page["loss"] == "half squared error"
+
+
+def test_the_page_has_what_the_fit_knows_of_every_strength():
+    X, y = datasets.load_iris(return_X_y=True)
+    model = LogisticRegressionCV(Cs=(1e-2, 1e2), cv=3, scoring="accuracy").fit(X, y)
+    page = shown(Dial(pickle.loads(pickle.dumps(model))))
+    assert page == shown(Dial(model)) and page["score"] == "accuracy" and page["loss"] == "log-loss"
+    scores = model.scores_.mean(axis=0)
+    for row, score, confusion in zip(page["rows"], scores, page["confusions"], strict=True):
+        assert row["validation_score"] == pytest.approx(score) and row["validation_accuracy"] == pytest.approx(score)
+        assert 0 <= row["excess"] < 1e-6 and row["train_loss"] > 0 and row["resolved"]
+        assert 0 < row["degrees_of_freedom"] < 8
+        # Every row is held out of one fold.
+        assert np.sum(confusion) == len(y) and np.trace(confusion) == pytest.approx(score * len(y))
+    degrees = [row["degrees_of_freedom"] for row in page["rows"]]
+    l2 = [row["l2"] for row in page["rows"]]
+    assert degrees[int(np.argmin(l2))] > degrees[int(np.argmax(l2))]
+    train = [row["train_loss"] for row in page["rows"]]
+    at = page["best"]
+    proba = model.predict_proba(X)[np.arange(len(y)), y]
+    assert train[at] == pytest.approx(-np.log(proba).mean(), rel=1e-6)
 
 
 def test_the_strength_is_a_trait_in_both_units():

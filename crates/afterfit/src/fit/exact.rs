@@ -15,6 +15,7 @@ use faer::{Mat, Side};
 
 use super::centered::Centered;
 use super::certify::{Certified, certify_from};
+use super::hessian::{hessian, penalize, side};
 use super::lbfgs::{At, Memory, Search};
 use super::narrow::Narrow;
 use super::precondition::{Metric, Preconditioner};
@@ -303,38 +304,13 @@ impl<'a, T: Element> Walk<'a, T> {
 
     /// The gradient divided by the whole Hessian; `None` where that is too large to make.
     fn newton_direction(&self, here: &At, l2: f64) -> Option<Vec<f64>> {
-        let ([d, k], n) = (self.glm.shape(), self.glm.rows());
-        let (own, ones) = (d + usize::from(self.glm.has_intercept()), here.weights.len() - self.centered.matrix);
-        if here.weights.len() > MOST_NEWTON || n as f64 * (own * own * k * k) as f64 > 2e11 {
+        let (width, size) = (side(self.glm), here.weights.len());
+        if size > MOST_NEWTON || self.glm.rows() as f64 * (width * width) as f64 > 2e11 {
             return None;
         }
         let scores = self.glm.scores(&self.centered.plain(&here.weights));
-        let (mut slope, mut bends) = (vec![0.0; k], vec![vec![0.0; k * k]; n]);
-        for (row, z) in scores.chunks_exact(k).enumerate() {
-            self.glm.loss().local(row, z, &mut slope, &mut bends[row]);
-            let weight = self.glm.weight(row) / n as f64;
-            bends[row].iter_mut().for_each(|bend| *bend *= weight);
-        }
-        let size = here.weights.len();
-        let mut hessian = Mat::<f64>::zeros(size, size);
-        for a in 0..k {
-            for b in 0..=a {
-                let weights: Vec<f64> = bends.iter().map(|bend| bend[a * k + b]).collect();
-                let block = self.glm.features().bordered_gram(&weights, &self.centered.center, ones > 0);
-                for j in 0..own {
-                    for i in 0..own {
-                        let (i_at, j_at) = (self.glm.place(i, a), self.glm.place(j, b));
-                        hessian[(i_at, j_at)] = block[(i, j)];
-                        hessian[(j_at, i_at)] = block[(i, j)];
-                    }
-                }
-            }
-        }
-        let largest = (0..size).map(|i| hessian[(i, i)]).fold(f64::MIN_POSITIVE, f64::max);
-        for i in 0..size {
-            // Adding the same number to every intercept of a softmax changes nothing: a hair settles it.
-            hessian[(i, i)] += if i < size - ones { l2 } else { 1e-10 * hessian[(i, i)] + 1e-300 * largest };
-        }
+        let mut hessian = hessian(self.glm, &scores, &self.centered.center);
+        penalize(&mut hessian, self.centered.matrix, l2);
         let factor = hessian.llt(Side::Lower).ok()?;
         let mut direction = Mat::from_fn(size, 1, |i, _| here.gradient[i]);
         factor.solve_in_place(direction.as_mut());

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::data::{Data, standardize};
 use super::{Fitted, Learner, Line, ModelChoice, RESOLVED, Runs, Settings};
 use crate::error::Result;
-use crate::fit::{AveragedRun, Certified, ExactRun, averaged, exact};
+use crate::fit::{AveragedRun, Certified, Degrees, ExactRun, MOST_COUNTED, averaged, degrees, exact};
 use crate::model::{Kind, Refit};
 use crate::objective::{Element, Glm, Loss, Objective};
 use crate::run::RateWarning;
@@ -27,6 +27,24 @@ impl<T: Element> Learner<T> for GlmLearner<'_> {
     }
 
     fn fit(&mut self, data: &Data<T>, runs: &Runs, at: usize, l2: &[f64]) -> Result<Fitted<T>> {
+        self.fit_counted(data, runs, at, l2, false)
+    }
+
+    fn fit_shown(&mut self, data: &Data<T>, runs: &Runs, at: usize, l2: &[f64]) -> Result<Fitted<T>> {
+        self.fit_counted(data, runs, at, l2, true)
+    }
+}
+
+impl GlmLearner<'_> {
+    /// The degrees of freedom of exact models are counted where somebody sees them.
+    fn fit_counted<T: Element>(
+        &self,
+        data: &Data<T>,
+        runs: &Runs,
+        at: usize,
+        l2: &[f64],
+        counted: bool,
+    ) -> Result<Fitted<T>> {
         let settings = self.settings;
         let start = Instant::now();
         // Batches of the averaged run are blocks of rows, which must be in random order.
@@ -45,15 +63,20 @@ impl<T: Element> Learner<T> for GlmLearner<'_> {
             glm = glm.weighted(weights)?;
         }
         let prepared = start.elapsed().as_secs_f64();
-        let made = match &settings.average_only {
+        let mut made = match &settings.average_only {
             None => Made::exact(&glm, l2, settings)?,
             Some(run) => Made::averages(&glm, l2, &AveragedRun { seed: settings.seed, ..run.clone() })?,
         };
         let [d, k] = glm.shape();
+        // (Averages are no minimizers.)
+        let degrees = match counted && settings.count_degrees && settings.average_only.is_none() {
+            true => made.count(&glm, l2),
+            false => None,
+        };
         let lines = made.certified.iter().enumerate().map(|(i, &Certified { certificate, loss })| Line {
             train_loss: loss,
             norm: made.weights[i][..d * k].iter().map(|w| w * w).sum::<f64>().sqrt(),
-            degrees: None,
+            degrees: degrees.as_ref().map(|degrees| degrees[i]),
             scale: made.scales[i],
             certificate,
             resolved: certificate.excess <= RESOLVED * made.null_loss,
@@ -131,6 +154,30 @@ impl Made {
             dial: None,
             seconds: path.seconds,
         })
+    }
+
+    /// Degrees of freedom of minimizers, and a note of how they came about.
+    fn count<T: Element>(&mut self, glm: &Glm<T>, l2: &[f64]) -> Option<Vec<f64>> {
+        let start = Instant::now();
+        let counted = degrees(glm, &self.weights, l2);
+        self.seconds[1] += start.elapsed().as_secs_f64();
+        match &counted {
+            Some(Degrees { made, miss, .. }) if *miss > 0.0 => self.notes.push(format!(
+                "degrees of freedom from the Hessians at {made} of {} strengths; the cubics between them were within {:.1} % where tested",
+                l2.len(),
+                100.0 * miss
+            )),
+            Some(_) => {}
+            None => {
+                let [d, k] = glm.shape();
+                self.notes.push(format!(
+                    "degrees of freedom are left out: that takes the Hessian of {} weights on {} rows (at most {MOST_COUNTED} weights, fewer on many rows)",
+                    d * k,
+                    glm.rows()
+                ));
+            }
+        }
+        counted.map(|counted| counted.values)
     }
 
     fn averages<T: Element>(glm: &Glm<T>, l2: &[f64], run: &AveragedRun) -> Result<Self> {

@@ -114,6 +114,9 @@ pub struct Settings {
     pub keep_fits: bool,
     /// How many of the rows held out to keep, for people to look at, and with them every λ's confusion of classes.
     pub keep_held: usize,
+    /// Whether to count the degrees of freedom of models of classes and counts, which takes Hessians of their weights. (Least
+    /// squares has them anyway.)
+    pub count_degrees: bool,
     /// How far the fit is, and whether it is to stop. (Averages of a run are not interrupted.)
     pub watch: Arc<Watch>,
 }
@@ -141,6 +144,7 @@ impl Settings {
             keep_path: false,
             keep_fits: false,
             keep_held: 0,
+            count_degrees: false,
             watch: Arc::default(),
         }
     }
@@ -349,6 +353,11 @@ trait Learner<T: Element> {
     /// Every λ of `l2` on the rows of run number `at`, whose missing values are filled in by `data` as they should be.
     fn fit(&mut self, data: &Data<T>, runs: &Runs, at: usize, l2: &[f64]) -> Result<Fitted<T>>;
 
+    /// The same of the run whose lines people see: with what takes work of its own to know.
+    fn fit_shown(&mut self, data: &Data<T>, runs: &Runs, at: usize, l2: &[f64]) -> Result<Fitted<T>> {
+        self.fit(data, runs, at, l2)
+    }
+
     /// What kind of model file it makes.
     fn kind(&self) -> Kind;
 }
@@ -432,7 +441,8 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         let l2 = settings.strengths(&data, training);
         let filled = data.filled_for(training);
         let data = filled.as_ref().unwrap_or(&data);
-        let fitted = learner.fit(data, &runs, at, &l2)?;
+        let shown = at + 1 == runs.rows.len();
+        let fitted = if shown { learner.fit_shown(data, &runs, at, &l2) } else { learner.fit(data, &runs, at, &l2) }?;
         seconds.train += fitted.seconds[0];
         seconds.average += fitted.seconds[1];
         let start = Instant::now();

@@ -1,10 +1,13 @@
 //! One run, every λ.
 
 use afterfit::Optimizer;
-use afterfit::fit::{AveragedRun, Certificate, ExactRun, RidgeRun, Start, averaged, certify, exact, rescale, ridge};
+use afterfit::fit::{
+    AveragedRun, Certificate, ExactRun, RidgeRun, Start, averaged, certify, degrees, exact, rescale, ridge,
+};
 use afterfit::objective::{Csr, Dense, Features, Glm, LeastSquares, Loss, Moments, Objective, Rows, Shift};
 
 use afterfit::run::Method;
+use faer::{Mat, Side};
 use rand::RngExt;
 
 use crate::common::*;
@@ -457,4 +460,78 @@ fn certificates_hold_on_ill_scaled_columns() {
     let path = ridge(&problem.gram().unwrap(), &[l2], &RidgeRun::default()).unwrap();
     let off = distance(&path.weights[0], &exact);
     assert!(off <= path.points[0].certificate.distance, "{off} {:?}", path.points[0].certificate);
+}
+
+/// Degrees of freedom against `tr[S(S + λ)⁻¹]` of a Hessian by differences of gradients, its intercepts eliminated; and what they
+/// tend to where λ does.
+#[test]
+fn degrees_of_freedom_are_those_of_the_hessian() {
+    let mut rng = rng(97);
+    let (n, d) = (60, 4);
+    let x = dense(&mut rng, n, d);
+    let counts: Vec<f64> = (0..n).map(|i| (i % 5) as f64).collect();
+    let weights: Vec<f64> = (0..n).map(|i| (1 + i % 3) as f64).collect();
+    // Of k classes with a score each, what all scores have in common changes nothing.
+    let losses = [
+        (Loss::classes(labels(&mut rng, n, 2), 2).unwrap(), d),
+        (Loss::softmax(labels(&mut rng, n, 3), 3).unwrap(), 2 * d),
+        (Loss::counts(counts).unwrap(), d),
+    ];
+    for ((loss, rank), intercept) in losses.iter().flat_map(|loss| [(loss, true), (loss, false)]) {
+        let glm = Glm::new(x.clone(), loss.clone(), 0.0, intercept).unwrap().weighted(&weights).unwrap();
+        let grid = [1e-9, 1e-3, 1e-2, 0.1, 1.0, 1e6];
+        let path = exact(&glm, &grid, &ExactRun { tolerance: Some(1e-13), ..ExactRun::default() }).unwrap();
+        let counted = degrees(&glm, &path.weights, &grid).unwrap();
+        assert_eq!((counted.made, counted.miss), (6, 0.0));
+        for ((&l2, weights), &found) in grid.iter().zip(&path.weights).zip(&counted.values) {
+            let slow = degrees_by_differences(&glm, weights, l2);
+            assert!((found - slow).abs() < 1e-6 * slow + 1e-9, "λ={l2}: {found}, by differences {slow}");
+        }
+        assert!((counted.values[0] - *rank as f64).abs() < 1e-4, "λ → 0: {:?}", counted.values);
+        assert!(counted.values[5] < 1e-5 && counted.values[5] > 0.0, "λ → ∞: {:?}", counted.values);
+    }
+}
+
+fn degrees_by_differences(glm: &Glm<f64>, weights: &[f64], l2: f64) -> f64 {
+    let (size, matrix) = (weights.len(), glm.split(weights).0.len());
+    let gradient = |at: usize, step: f64| {
+        let (mut moved, mut gradient) = (weights.to_vec(), vec![0.0; size]);
+        moved[at] += step;
+        glm.gradient(&moved, Rows::All, &mut gradient);
+        gradient
+    };
+    let columns: Vec<[Vec<f64>; 2]> = (0..size).map(|at| [gradient(at, 1e-5), gradient(at, -1e-5)]).collect();
+    let bend = |i: usize, j: usize| (columns[j][0][i] - columns[j][1][i]) / 2e-5;
+    let all = Mat::from_fn(size, size, |i, j| 0.5 * (bend(i, j) + bend(j, i)));
+    let (own, cross) = (all.submatrix(0, 0, matrix, matrix), all.submatrix(0, matrix, matrix, size - matrix));
+    let ones = all.submatrix(matrix, matrix, size - matrix, size - matrix).self_adjoint_eigen(Side::Lower).unwrap();
+    // What adds the same to every intercept is no direction.
+    let inverse = |i: usize| Some(1.0 / ones.S()[i]).filter(|inverse| *inverse < 1e6).unwrap_or(0.0);
+    let turned = cross * ones.U();
+    let left = Mat::from_fn(matrix, size - matrix, |i, j| turned[(i, j)] * inverse(j));
+    let profiled = own - &left * turned.transpose();
+    profiled.self_adjoint_eigenvalues(Side::Lower).unwrap().iter().map(|value| value / (value + l2)).sum()
+}
+
+/// Of a long path, some Hessians are made; the rest is as near as it says. More features than rows are as many as the rows.
+#[test]
+fn degrees_of_freedom_of_long_paths_and_wide_tables() {
+    let mut rng = rng(98);
+    let x = dense(&mut rng, 5000, 40);
+    let glm = Glm::softmax(x, labels(&mut rng, 5000, 4), 4, 0.0, true).unwrap();
+    let grid = strengths(1e-6, 1.0, 41);
+    let path = exact(&glm, &grid, &ExactRun::default()).unwrap();
+    let counted = degrees(&glm, &path.weights, &grid).unwrap();
+    assert!(counted.made < 20 && counted.miss > 0.0 && counted.miss < 0.05, "{counted:?}");
+    for at in [2, 13, 27, 38] {
+        let alone = degrees(&glm, &path.weights[at..=at], &grid[at..=at]).unwrap().values[0];
+        assert!((alone - counted.values[at]).abs() < 2e-3 * alone, "{alone} {counted:?}");
+    }
+    let wide = Glm::softmax(dense(&mut rng, 12, 20), labels(&mut rng, 12, 2), 2, 0.0, true).unwrap();
+    let path = exact(&wide, &[1e-2], &ExactRun::default()).unwrap();
+    let found = degrees(&wide, &path.weights, &[1e-2]).unwrap().values[0];
+    let slow = degrees_by_differences(&wide, &path.weights[0], 1e-2);
+    assert!((found - slow).abs() < 1e-6 * slow, "{found} {slow}");
+    let many = Glm::softmax(dense(&mut rng, 400, 200), labels(&mut rng, 400, 10), 10, 0.0, true).unwrap();
+    assert_eq!(degrees(&many, &[many.null()], &[1.0]), None);
 }
