@@ -1,5 +1,6 @@
 """The documents hold together, without a network: links and anchors lead somewhere, tests named in the theory exist, Python blocks
-parse, README is short, what it counts is what its sources count, and its copy for packages is README with addresses.
+parse, README is short, what it counts is what its sources count, its copy for packages is README with addresses, and the table of
+frameworks has a row for every case.
 
 python tests/docs.py
 python tests/docs.py --write    # rewrites that copy, crates/afterfit/README.md
@@ -125,6 +126,24 @@ def uncounted() -> list[str]:
     return found
 
 
+def cases_without_a_row() -> list[str]:
+    """The rows of docs/frameworks.md are the cases of tests/frameworks: functions with `@case`, and calls of `loop` with a name."""
+    cases = set()
+    for file in ROOT.glob("tests/frameworks/*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            marks = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+            if any(isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "case" for mark in marks):
+                cases.add(node.name)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "loop":
+                cases.add(ast.literal_eval(node.args[0]))
+    table = (ROOT / "docs/frameworks.md").read_text()
+    rows = {row.replace(" ", "_") for row in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)} - {"case"}
+    if len(cases) < 100:
+        raise SystemExit(f"tests/frameworks has only {len(cases)} cases")
+    wrong = [(cases - rows, "has no row (make table)"), (rows - cases, "is no case any more (make table)")]
+    return [f"docs/frameworks.md: {name} {what}" for names, what in wrong for name in sorted(names)]
+
+
 def table_of_the_paper() -> list[str]:
     """Our half of Table 1 in docs/paper.md is that of paper/EXPECTED.md, rounded."""
     expected, found = (ROOT / "paper/EXPECTED.md").read_text(), []
@@ -151,7 +170,8 @@ def main() -> None:
         COPY.write_text(addressed((ROOT / "README.md").read_text()))
     count = words((ROOT / "README.md").read_text())
     long = [f"README has {count} words; at most {MOST_WORDS}"] if count > MOST_WORDS else []
-    found = long + stale_copy() + broken_links() + unknown_tests() + unparsed() + uncounted() + table_of_the_paper()
+    checks = [stale_copy, broken_links, unknown_tests, unparsed, uncounted, cases_without_a_row, table_of_the_paper]
+    found = long + [problem for check in checks for problem in check()]
     if found:
         sys.exit("\n".join(found))
     print(f"docs: {len(documents())} documents, README {count} words")

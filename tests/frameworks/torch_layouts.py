@@ -266,14 +266,24 @@ def two_groups(body: float, head: float, **settings: object) -> Callable[[Net], 
 
 @case("torch")
 def a_head_of_a_hundred_times_the_rate(t: Trial) -> None:
-    check(t, *written_as(t, by_step, two_groups(0.001, 0.1, momentum=0.9), per_step=lambda o: schedulers.CosineAnnealingLR(o, STEPS)))
+    record, net = written_as(t, by_step, two_groups(0.001, 0.1, momentum=0.9), per_step=lambda o: schedulers.CosineAnnealingLR(o, STEPS))
+    check(t, record, net, otherwise=("--rates", t.rates(record)))
 
 
 @case("torch")
 def a_head_out_of_proportion(t: Trial) -> None:
-    """Its rate stays, the body's falls: a mass each. (Momenta have the shapes of their tensors.)"""
-    shapes = [lambda k: 1 - k / STEPS, lambda _: 1.0]
-    record, net = written_as(t, by_step, two_groups(0.05, 0.02, momentum=0.9), per_step=lambda o: schedulers.LambdaLR(o, shapes))
+    """Its rate falls by half, the body's by five: a mass each. (Momenta have the shapes of their tensors.)"""
+    made = []
+
+    def per_step(optimizer: Optimizer) -> object:
+        made.append(schedulers.CosineAnnealingLR(optimizer, STEPS, eta_min=0.01))
+        return made[0]
+
+    def layout(epoch: int, net: Net, optimizer: Optimizer, loss: float) -> tuple[str, object]:
+        name, state = by_step(epoch, net, optimizer, loss)
+        return name, state | {"scheduler": made[0].state_dict()}
+
+    record, net = written_as(t, layout, two_groups(0.05, 0.02, momentum=0.9), per_step=per_step)
     assert len(record.weights(1.0)) == 2
     check(t, record, net)
 
