@@ -350,7 +350,7 @@ describe("classes", () => {
   });
 
   it("of averages have a picture of the averaging", async () => {
-    run("fit", "flowers.csv", "--target", "kind", "--l2", "1e-3..1:9", "--average-only", "--dial", "run.dial", "--report", "averages.html");
+    run("fit", "flowers.csv", "--target", "kind", "--l2", "1e-3..1:9", "--average-only", "--optimizer", "sgd", "--dial", "run.dial", "--report", "averages.html");
     run("dial", "info", "run.dial", "--report", "dial.html");
     for (const file of ["averages.html", "dial.html"]) {
       const watched = await open(browser, url(file));

@@ -31,7 +31,8 @@ pub struct Degrees {
     pub values: Vec<f64>,
     /// How many strengths had their Hessian made; between them lie cubics over ln λ.
     pub made: usize,
-    /// The farthest that such a cubic was from the number of a Hessian before it went through that, too; relative.
+    /// The farthest that such a cubic was from a Hessian's number in the middle of its stretch, relative, before it went through that,
+    /// too.
     pub miss: f64,
 }
 
@@ -83,10 +84,10 @@ fn along<T: Element, U: Element>(glm: &Glm<T>, of: &Glm<U>, weights: &[Vec<f64>]
         if middle > from {
             let (found, guess) = (at(middle)?, cubic(&logs, &known, middle));
             let off = (guess - found).abs() / found.abs().max(1.0);
-            miss = miss.max(off);
             known.insert(middle, found);
-            if off > NEAR {
-                open.extend([[from, middle], [middle, to]]);
+            match off <= NEAR {
+                true => miss = miss.max(off),
+                false => open.extend([[from, middle], [middle, to]]),
             }
         }
     }

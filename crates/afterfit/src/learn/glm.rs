@@ -162,7 +162,7 @@ impl Made {
         let counted = degrees(glm, &self.weights, l2);
         self.seconds[1] += start.elapsed().as_secs_f64();
         match &counted {
-            Some(Degrees { made, miss, .. }) if *miss > 0.0 => self.notes.push(format!(
+            Some(Degrees { made, miss, .. }) if *made < l2.len() => self.notes.push(format!(
                 "degrees of freedom from the Hessians at {made} of {} strengths; the cubics between them were within {:.1} % where tested",
                 l2.len(),
                 100.0 * miss
