@@ -400,9 +400,7 @@ fn provenance(args: &Args, series: &Series, timeline: &Timeline) -> Result<Prove
         (None, None, false) if options.beta1.is_some() || options.weight_decay.is_some() => {
             Some(options.named("adam", said)?)
         }
-        (None, None, false) if anything => {
-            Some(options.named(&said.map_or_else(|| "sgd".into(), |said| said.name()), said)?)
-        }
+        (None, None, false) if anything => Some(options.named(said.map_or("sgd", |said| said.name()), said)?),
         (None, None, false) => None,
     };
     let settings = PathSettings {
