@@ -181,6 +181,19 @@ def dial(
         `weight_decay`), or any name that ``afterfit average --optimizer`` knows.
     quadratic
         Whether the loss is: readings are then called exact.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, optax
+    >>> import afterfit.jax
+    >>> optimizer = optax.chain(afterfit.jax.dial(0.1, steps=100, l2=(0.1, 1.0)), optax.sgd(0.1))
+    >>> params = jnp.zeros(2)
+    >>> state = optimizer.init(params)
+    >>> for _ in range(100):
+    ...     updates, state = optimizer.update(params - 1.0, state, params)
+    ...     params = optax.apply_updates(params, updates)
+    >>> afterfit.jax.read(state, params, l2=1.0).params.round(3)
+    Array([0.5, 0.5], dtype=float32)
     """
     given = (("l2", l2), ("ema", ema), ("power_ema", power_ema))
     for name, ends in given:

@@ -41,6 +41,28 @@ class DialCallback(KeepsDial, pl.Callback):
     ----------
     dial
         The dial, once training has begun.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import lightning.pytorch as pl
+    >>> from afterfit.lightning import DialCallback
+    >>> class Line(pl.LightningModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.w = torch.nn.Parameter(torch.zeros(2))
+    ...     def training_step(self, batch, number):
+    ...         return 0.5 * (self.w - 1.0).square().sum()
+    ...     def configure_optimizers(self):
+    ...         return torch.optim.SGD(self.parameters(), lr=0.1)
+    >>> callback = DialCallback(l2=(0.1, 1.0))
+    >>> trainer = pl.Trainer(
+    ...     max_steps=100, callbacks=[callback], accelerator="cpu", logger=False, enable_checkpointing=False,
+    ...     enable_progress_bar=False, enable_model_summary=False,
+    ... )
+    >>> trainer.fit(Line(), torch.utils.data.DataLoader(range(100)))
+    >>> callback.read(1.0).state_dict()["w"].round(decimals=2)
+    tensor([0.5000, 0.5000])
     """
 
     def __init__(

@@ -47,6 +47,28 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
     ----------
     dial
         The dial, once training has begun.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> from transformers import Trainer, TrainingArguments
+    >>> from afterfit.transformers import DialCallback
+    >>> class Line(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.w = torch.nn.Parameter(torch.zeros(2))
+    ...     def forward(self, x):
+    ...         return {"loss": 0.5 * (self.w - 1.0).square().sum()}
+    >>> arguments = TrainingArguments(
+    ...     tempfile.mkdtemp(), max_steps=100, optim="sgd", learning_rate=0.1, lr_scheduler_type="constant", max_grad_norm=0.0,
+    ...     save_strategy="no", logging_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+    ... )
+    >>> callback = DialCallback(l2=(0.1, 1.0))
+    >>> trainer = Trainer(Line(), arguments, train_dataset=[{"x": 0.0}] * 100, callbacks=[callback])
+    >>> trainer.train()  # doctest: +ELLIPSIS
+    {'train_runtime': ...
+    >>> callback.read(1.0).state_dict()["w"].round(decimals=2)
+    tensor([0.5000, 0.5000])
     """
 
     def __init__(self, l2: tuple[float, float] | None = None, *, save: bool = True, **options: Any) -> None:

@@ -77,6 +77,20 @@ class Dial:
         Whether the loss is: readings are then called exact.
     block
         How many iterates are added at once: more cost less time and more memory, a model each.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from afterfit.torch import Dial
+    >>> model = torch.nn.ParameterList([torch.zeros(2)])
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> dial = Dial(model, optimizer, l2=(0.1, 1.0))
+    >>> for _ in range(100):
+    ...     optimizer.zero_grad()
+    ...     (0.5 * (model[0] - 1.0).square().sum()).backward()
+    ...     optimizer.step()
+    >>> dial.read(1.0).state_dict()["0"].round(decimals=2)
+    tensor([0.5000, 0.5000])
     """
 
     def __init__(
