@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import warnings
+from pathlib import Path
 
 import matplotlib
 import pytest
 import torch
 from problem import RANGE, STRENGTHS, Problem, flat
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
 import afterfit
@@ -287,6 +290,76 @@ def test_rates_may_be_tensors() -> None:
         problem.train(model, optimizer, 40)
         found.append(flat(at(dial, 0.1)))
     assert torch.allclose(*found, atol=1e-9)
+
+
+def test_a_step_inside_a_step_is_one() -> None:
+    """torch hooks the step of every class that an optimizer is made of, and a derived one calls that of its base."""
+
+    class Derived(SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    class Fails(Derived):
+        def step(self, closure=None):
+            super().step(closure)
+            raise RuntimeError("after its step")
+
+    found = []
+    for kind in (SGD, Derived, Fails):
+        model = net()
+        optimizer = kind(model.parameters(), lr=0.1, momentum=0.9)
+        dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=6)
+        for step in range(10):
+            # (One that ends with an error is none around the next.)
+            with pytest.raises(RuntimeError, match="after its") if kind is Fails else contextlib.nullcontext():
+                steps(model, optimizer, 1, seed=step)
+        assert dial.steps == 10
+        found.append(flat(at(dial, 0.1)))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_capturable_optimizers_are_the_same() -> None:
+    """Their rate and their steps are tensors. (On a CPU Adam refuses to be: here it is for the dial, and not for its step.)"""
+
+    class Capturable(Adam):
+        def step(self, closure=None):
+            self.param_groups[0]["capturable"] = False
+            done = super().step(closure)
+            self.param_groups[0]["capturable"] = True
+            return done
+
+    found = []
+    for kind, capturable in ((Adam, False), (Capturable, True)):
+        model = net()
+        rate = torch.tensor(0.02, dtype=torch.float64) if capturable else 0.02
+        optimizer = kind(model.parameters(), lr=rate, foreach=False, capturable=capturable)
+        dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=6, block=3)
+        for step in range(10):
+            steps(model, optimizer, 1, seed=step)
+            if capturable:
+                rate.mul_(0.9)  # as a captured schedule does, in place
+            else:
+                optimizer.param_groups[0]["lr"] *= 0.9
+        assert dial.steps == 10
+        found.append(dial.read(0.1))
+    one, two = found
+    assert torch.allclose(flat(one.state_dict()), flat(two.state_dict()), rtol=1e-12) and one.status == two.status
+    assert one.error == pytest.approx(two.error)
+    model = net()
+    with pytest.raises(AssertionError, match="capturable"):
+        steps(model, Adam(model.parameters(), lr=torch.tensor(0.1), capturable=True), 1)
+
+
+def test_memory_is_as_planned() -> None:
+    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64")):
+        for block in (3, 9):
+            model = net().to(torch.float32)
+            optimizer = SGD(model.parameters(), lr=0.1)
+            weights = sum(parameter.numel() for parameter in model.parameters())
+            plan = afterfit.plan(l2=(1e-3, 1.0), rate=0.1, steps=500, params=weights, dtype=name, block=block)
+            dial = Dial(model, optimizer, l2=(1e-3, 1.0), steps=500, dtype=dtype, block=block)
+            steps(model, optimizer, 20)
+            assert (dial.sums, dial.memory) == (plan.nodes, plan.bytes)
 
 
 def test_parameters_that_are_unfrozen_begin_then() -> None:

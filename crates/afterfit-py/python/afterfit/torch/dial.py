@@ -18,8 +18,9 @@ from .. import _afterfit
 from .._numbers import whole
 from .._status import Status
 from .bank import Bank, Slot
+from .checkpoints import CenterFile, tensors_of
 from .course import Course, entry, optimizers_of, wrong
-from .optimizers import check_schedule, clean, unwrapped, unwrapped_model
+from .optimizers import check_schedule, clean, is_inside, unwrapped, unwrapped_model
 from .reading import Reading, Sweep, judged
 from .reading import refresh as refresh_model
 from .shards import bytes_of, is_sharded, local_of, sharded_like, whole_of
@@ -266,6 +267,8 @@ class Dial:
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         if started and torch.cuda.is_current_stream_capturing():
             return  # a graph would replay what is recorded here without its numbers: see push
+        if is_inside(optimizer):
+            return
         course = next(course for course in self._courses if course.optimizer is optimizer)
         # (`args` are those of step, the optimizer first.)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
