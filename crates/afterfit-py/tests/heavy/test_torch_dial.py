@@ -540,6 +540,79 @@ def test_the_center_is_where_training_starts() -> None:
         steps(model, other, 1)
 
 
+@pytest.mark.parametrize("kind", ["start.pt", "start.safetensors", "pretrained"])
+def test_a_center_that_can_be_read_again_is_not_copied(kind: str, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    model = net()
+    start, file = {name: tensor.clone() for name, tensor in model.state_dict().items()}, tmp_path / kind
+
+    def write(tensors: dict[str, Tensor]) -> None:
+        if kind.endswith(".pt"):
+            torch.save(tensors, file)
+        elif kind == "pretrained":
+            file.mkdir(exist_ok=True)
+            names = sorted(tensors)
+            save_file({name: tensors[name] for name in names[:2]}, file / "model-1.safetensors")
+            save_file({name: tensors[name] for name in names[2:]}, file / "model-2.safetensors")
+        else:
+            save_file(tensors, file)
+
+    def make(model: nn.Module, center: object) -> tuple[SGD, Dial]:
+        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return optimizer, Dial(model, optimizer, l2=(1e-2, 1.0), nodes=4, block=3, center=center)
+
+    write(start)
+    optimizer, dial = make(model, file)
+    steps(model, optimizer, 5)
+    state = dial.state_dict()
+    own = state["courses"]["0"]
+    assert not any(name.startswith("center/") for name in own["tensors"])
+    assert own["center"]["path"] == str(file) and sorted(own["center"]["names"]) == sorted(start)
+    state = copy.deepcopy([model.state_dict(), optimizer.state_dict(), state])
+    steps(model, optimizer, 5, seed=7)
+
+    def resumed(center: object) -> Dial:
+        again = net()
+        optimizer, dial = make(again, center)
+        for target, kept in zip((again, optimizer), copy.deepcopy(state[:2]), strict=True):
+            target.load_state_dict(kept)
+        dial.load_state_dict(state[2])
+        steps(again, optimizer, 5, seed=7)
+        return dial
+
+    expected = flat(dial.read(0.1).state_dict())
+    for center in ("start", file):
+        again = resumed(center)
+        assert torch.equal(flat(again.read(0.1).state_dict()), expected)
+        assert again.state_dict()["courses"]["0"]["center"] == own["center"]
+    for change, words in [
+        (lambda center: center.update(names=["nothing"]), "'nothing' is to be read from"),
+        (lambda center: center.pop("sha256"), "'sha256' is missing"),
+        (lambda center: center.update(path=7), "'path' is int"),
+    ]:
+        hostile = copy.deepcopy(state[2])
+        change(hostile["courses"]["0"]["center"])
+        with pytest.raises(afterfit.CheckpointError, match=words):
+            dial.load_state_dict(hostile)
+    # Elsewhere by now; gone; another one.
+    moved = tmp_path / f"moved-{kind}"
+    file.rename(moved)
+    assert torch.equal(flat(resumed(moved).read(0.1).state_dict()), expected)
+    with pytest.raises(afterfit.CheckpointError, match="which is not there: say where it is now"):
+        resumed("start")
+    write({name: tensor + 1.0 for name, tensor in start.items()})
+    with pytest.raises(afterfit.CheckpointError, match="its center is a file of SHA-256"):
+        resumed(file)
+    # What starts elsewhere is said, as of a dictionary; a file of a dial is complete.
+    other = net()
+    optimizer, _ = make(other, file)
+    with pytest.raises(ValueError, match="away from center"):
+        steps(other, optimizer, 1)
+    (saved,) = dial.save(tmp_path / "run.dial")
+    assert torch.allclose(flat(Dial.load(saved, net()).read(0.1).state_dict()), expected)
+
+
 def test_an_optimizer_that_has_been_running_is_a_doubt() -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
