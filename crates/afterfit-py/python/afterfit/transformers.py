@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
 from .torch import Dial, Reading
 from .torch.callback import KeepsDial
+from .torch.checkpoints import loaded
 from .torch.optimizers import unwrapped_model
 
 __all__ = ["DialCallback"]
@@ -106,7 +107,7 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
             elif self.dial.sharded:
                 load_shards({"dial": self.dial}, checkpoint_id=file)
             else:
-                self.dial.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+                self.dial.load_state_dict(loaded(file))
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the dial into the checkpoint."""
