@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
 try:
     import lightning.pytorch as pl
@@ -22,6 +26,30 @@ from .torch import Dial
 from .torch.callback import KeepsDial
 
 __all__ = ["DialCallback"]
+
+#: What a checkpoint says of a sharded dial, which is a folder of torch.distributed.checkpoint.
+_SHARDED = "afterfit-dial"
+
+
+def _beside(file: Path) -> Path:
+    """Where the shards of a checkpoint's dial are: in it, if it is a folder, and so removed with it; else beside it."""
+    return file / _SHARDED if file.is_dir() else file.with_name(f"{file.name}-{_SHARDED}")
+
+
+class _Followed:
+    """A strategy's ``save_checkpoint``, and then the dial's shards."""
+
+    def __init__(self, write: Callable[..., None], strategy: Any, callback: DialCallback) -> None:
+        self.write, self.strategy, self.callback = write, strategy, callback
+
+    def __call__(self, checkpoint: dict[str, Any], filepath: Any, *args: Any, **options: Any) -> None:
+        whole = "callbacks" in checkpoint
+        self.write(checkpoint, filepath, *args, **options)
+        dial = self.callback.dial
+        if whole and dial is not None and dial.sharded:
+            kept = self.callback._unless_diverged(dial.state_dict, "this checkpoint")
+            if kept is not None:
+                save_shards({"dial": kept}, checkpoint_id=_beside(Path(self.strategy.broadcast(filepath))))
 
 
 class DialCallback(KeepsDial, pl.Callback):
@@ -71,13 +99,24 @@ class DialCallback(KeepsDial, pl.Callback):
         self._set_options(l2=l2, **options)
         self.save = save
         self.dial: Dial | None = None
-        self._restored: dict[str, Any] | None = None
+        self._restored: Any = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse what cannot be watched."""
         strategy = type(trainer.strategy).__name__
         if stage == "fit" and strategy in ("FSDPStrategy", "DeepSpeedStrategy"):
             raise ValueError(f"{strategy} hides the parameters its optimizer moves: use ModelParallelStrategy (FSDP2) or DDP")
+        if stage == "fit":
+            self._follow(trainer.strategy)
+
+    def _follow(self, strategy: Any) -> None:
+        """Shards are no part of a checkpoint's dictionary. Where it is written no hook is told, but the strategy is."""
+        write = strategy.save_checkpoint
+        while isinstance(write, _Followed):
+            if write.callback is self:
+                return  # (an earlier fit of this trainer)
+            write = write.write
+        strategy.save_checkpoint = _Followed(strategy.save_checkpoint, strategy, self)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Begin to watch: weights and optimizers are restored by now."""
@@ -93,9 +132,15 @@ class DialCallback(KeepsDial, pl.Callback):
                 raise ValueError('schedule="trainer" needs one scheduler that is stepped after every step')
             options["schedule"] = configured[0].scheduler
         self.dial = Dial(pl_module, trainer.optimizers, **options)
-        if self._restored is not None:
+        if self._restored == _SHARDED:
+            folder = _beside(Path(str(trainer.ckpt_path)))
+            if folder.is_dir():
+                load_shards({"dial": self.dial}, checkpoint_id=folder)
+            else:
+                warnings.warn(f"{folder} is not there: this dial begins at step {trainer.global_step}", stacklevel=2)
+        elif self._restored is not None:
             self.dial.load_state_dict(self._restored)
-            self._restored = None
+        self._restored = None
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write the dial, if asked to."""
@@ -113,9 +158,7 @@ class DialCallback(KeepsDial, pl.Callback):
         if self.dial is None:
             return {}
         if self.dial.sharded:
-            words = "a checkpoint of Lightning does not hold shards: save callback.dial with torch.distributed.checkpoint"
-            warnings.warn(words, stacklevel=2)
-            return {}
+            return {"dial": _SHARDED}
         state = self._unless_diverged(self.dial.state_dict, "this checkpoint")
         return {} if state is None else {"dial": state}
 
