@@ -30,11 +30,39 @@ pub(crate) struct Args {
     /// Error allowed in any weight, relative to the largest move of any weight.
     #[arg(long, value_name = "T", default_value_t = 1e-3)]
     tolerance: f64,
+    /// Type of the sums: f64, as dials in Rust have them, or f32, as those of f32 models in PyTorch.
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = Number::F64)]
+    dtype: Number,
+    /// Count the center and N iterates that wait to be added, too: all that a dial in PyTorch made with block=N keeps.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    block: Option<u64>,
     #[command(flatten)]
     optimizer: OptimizerArgs,
     /// Print one line of JSON.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Number {
+    F32,
+    F64,
+}
+
+impl Number {
+    fn size(self) -> u64 {
+        match self {
+            Number::F32 => 4,
+            Number::F64 => 8,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Number::F32 => "f32",
+            Number::F64 => "f64",
+        }
+    }
 }
 
 pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
@@ -47,13 +75,20 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
     }
     let path = PathInfo::new(args.optimizer.named("sgd", None)?, args.rate.rates(args.steps)?);
     let found = plan(Family::L2, from, to, &path, args.params as usize, args.tolerance)?;
+    let beside = args.block.map_or(0, |block| block.saturating_add(1));
+    let vectors = (found.nodes as u64).saturating_add(beside);
+    let bytes = args.dtype.size().saturating_mul(vectors).saturating_mul(args.params);
     if args.json {
-        return host.json(&found);
+        return host.json(&Plan { bytes, ..found });
     }
-    let Plan { nodes, certificate, bytes } = found;
+    let what = match args.block {
+        None => format!("the sums in {}", args.dtype.name()),
+        Some(block) => format!("the sums, the center and {block} iterates that wait, in {}", args.dtype.name()),
+    };
     host.text(&format!(
-        "nodes        {nodes}\ncertificate  {} (bound on the error of any weight, relative to the largest move of any weight)\nmemory       {} for the sums in f64\n",
-        short(certificate),
+        "nodes        {}\ncertificate  {} (bound on the error of any weight, relative to the largest move of any weight)\nmemory       {} for {what}\n",
+        found.nodes,
+        short(found.certificate),
         Bytes(bytes)
     ))
 }

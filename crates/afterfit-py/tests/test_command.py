@@ -118,6 +118,10 @@ def test_errors_are_pythons_in_the_commands_words(run, tmp_path):
 def test_plan_weights_and_theory():
     plan = afterfit.plan(l2=(1e-5, 1e-2), rate=0.1, steps=150_000, params=11_173_962)
     assert (plan.nodes, plan.certificate < 1e-3, plan.bytes > 1e9) == (18, True, True)
+    whole = afterfit.plan(l2=(1e-5, 1e-2), rate=0.1, steps=150_000, params=11_173_962, dtype="f32", block=9)
+    assert whole.nodes == 18 and 2 * whole.bytes * 18 == plan.bytes * (18 + 1 + 9)
+    with pytest.raises(ValueError, match="block is 0: it must be at least 1"):
+        afterfit.plan(l2=(1e-5, 1e-2), rate=0.1, steps=10, params=10, block=0)
     found = afterfit.weights(l2=0.5, rate="0.1,50:0.01", steps=100, optimizer="heavy-ball", momentum=0.9)
     assert found.weights.shape == (100,) and found.exact
     np.testing.assert_allclose(found.weights.sum() + found.remaining, 1.0)

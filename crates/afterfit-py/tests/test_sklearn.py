@@ -368,11 +368,59 @@ def test_groups_and_routing(two):
     np.testing.assert_array_equal(by_groups.scores_, given.scores_)
     held = [set(groups[test]) for _, test in Folds(5).split(X, y, groups)]
     assert sum(len(one) for one in held) == 15
+    with pytest.raises(ValueError, match="only supported if enable_metadata_routing=True"):
+        RidgeCV().fit(X, y, strata=groups)
+
+
+@pytest.mark.parametrize(
+    ("many", "theirs", "scoring"),
+    [
+        (LogisticRegressionCV(CS), linear_model.LogisticRegressionCV(use_legacy_attributes=False), "neg_log_loss"),
+        (RidgeCV(ALPHAS), linear_model.RidgeCV(), "r2"),
+        (PoissonRegressorCV(ALPHAS), None, "neg_mean_absolute_error"),
+        (KernelRidgeCV(ALPHAS), None, "r2"),
+    ],
+)
+def test_metadata_is_routed(two, many, theirs, scoring):
+    X, y = two
+    groups, weights = np.repeat(np.arange(15), 10), np.linspace(0.5, 2.0, len(y))
+    many.set_params(cv=GroupKFold(5), scoring=scoring)
+    plain = clone(many).fit(X, y, sample_weight=weights, groups=groups)
     with sklearn.config_context(enable_metadata_routing=True):
-        pipe = make_pipeline(
-            StandardScaler().set_fit_request(sample_weight=False), RidgeCV().set_fit_request(sample_weight=True, groups=True)
-        )
-        pipe.fit(X, y, sample_weight=np.ones(len(y)), groups=groups)
+        if theirs is not None:
+            theirs.set_params(cv=GroupKFold(5), scoring=scoring)
+            ours, own = (model.get_metadata_routing().consumes("fit", ["groups", "sample_weight"]) for model in (many, theirs))
+            assert ours == own == {"groups"}
+        with pytest.raises(sklearn.exceptions.UnsetMetadataPassedError, match="sample_weight"):
+            many.fit(X, y, sample_weight=weights, groups=groups)
+        weighted = get_scorer(scoring).set_score_request(sample_weight=True)
+        many.set_params(scoring=weighted).set_fit_request(sample_weight=True)
+        routed = clone(many).fit(X, y, sample_weight=weights, groups=groups)
+        np.testing.assert_array_equal(routed.scores_, plain.scores_)
+        unweighted = get_scorer(scoring).set_score_request(sample_weight=False)
+        other = clone(many).set_params(scoring=unweighted).fit(X, y, sample_weight=weights, groups=groups)
+        np.testing.assert_array_equal(other.coefs_, plain.coefs_)
+        assert not np.array_equal(other.scores_, plain.scores_)
+        # What only a scorer knows reaches its rows.
+        seen = []
+
+        def judge(y_true, y_pred, *, cost):
+            seen.append(cost)
+            return -float(np.mean(cost * (y_true - y_pred) ** 2))
+
+        scorer = make_scorer(judge).set_score_request(cost=True)
+        clone(many).set_params(scoring=scorer).fit(X, y, groups=groups, cost=np.arange(len(y)))
+        held = [test for _, test in GroupKFold(5).split(X, y, groups)]
+        assert all(any(np.array_equal(cost, test) for test in held) for cost in seen) and len(seen) >= 5
+        # And all of it through a pipeline, whose step is not asked about groups.
+        pipe = make_pipeline(StandardScaler(with_mean=False, with_std=False).set_fit_request(sample_weight=False), clone(many))
+        pipe.fit(X, y, sample_weight=weights, groups=groups)
+        np.testing.assert_array_equal(pipe[-1].scores_, plain.scores_)
+        folds = clone(many).set_params(cv=Folds(5)).fit(X, y, sample_weight=weights, groups=groups)
+        with pytest.raises(TypeError, match="groups"):
+            clone(many).set_params(cv=5).fit(X, y, groups=groups)
+    again = clone(many).set_params(cv=Folds(5), scoring=scoring).fit(X, y, sample_weight=weights, groups=groups)
+    np.testing.assert_array_equal(folds.scores_, again.scores_)
 
 
 def test_what_is_wrong_is_said(two):

@@ -127,6 +127,8 @@ fn small_commands() {
         "1e-3",
     ];
     insta::assert_snapshot!("plan", transcript(at, &plan));
+    let whole = [&plan[..], &["--dtype", "f32", "--block", "9"]].concat();
+    insta::assert_snapshot!("plan_of_all_that_is_kept", transcript(at, &whole));
     let bound = [
         "theory", "bound", "--rate", "0.01", "--l2", "1", "--alpha", "1", "--beta", "80", "--sigma", "1", "--delta",
         "0.1",
@@ -192,6 +194,11 @@ fn the_documented_json_of_small_commands() {
     ];
     let plan = json(here.path(), &plan);
     assert_eq!((plan["nodes"].as_u64(), plan["bytes"].as_u64()), (Some(18), Some(18 * 8 * 11_173_962)));
+    // Half of it in f32; with the center and nine iterates that wait.
+    let small = ["plan", "--l2", "1e-5..1e-2", "--rate", "0.1", "--steps", "150000", "--params", "10", "--json"];
+    let bytes = |more: &[&str]| json(here.path(), &[&small[..], more].concat())["bytes"].as_u64();
+    assert_eq!(bytes(&["--dtype", "f32"]), Some(18 * 4 * 10));
+    assert_eq!(bytes(&["--dtype", "f32", "--block", "9"]), Some((18 + 1 + 9) * 4 * 10));
 }
 
 #[test]

@@ -74,7 +74,7 @@ class Plan:
     certificate : float
         Bound on the error of any weight of a reading, relative to the largest move of any weight.
     bytes : int
-        Memory of the sums in float64.
+        Memory of the sums; with ``block=``, of all that a dial keeps.
     """
 
     nodes: int
@@ -89,6 +89,8 @@ def plan(
     params: int,
     *,
     tolerance: float = 1e-3,
+    dtype: Literal["f32", "f64"] = "f64",
+    block: int | None = None,
     optimizer: str | None = None,
     momentum: float | None = None,
     dampening: float | None = None,
@@ -110,6 +112,11 @@ def plan(
         Weights of the model.
     tolerance : float
         Error allowed in any weight, as a share of the largest move of any weight.
+    dtype : {"f32", "f64"}
+        Type of the sums. (Those of `afterfit.torch.Dial` are f32, unless a parameter is f64.)
+    block : int, optional
+        Count the center and so many iterates that wait to be added, too: `bytes` is then :attr:`afterfit.torch.Dial.memory`
+        of a dial made with this ``block=``.
     optimizer : str, optional
         ``"sgd"`` (the default), ``"heavy-ball"``, ``"nesterov"``, ``"adam"``, …
     momentum, dampening, alpha, beta1, weight_decay : float, optional
@@ -125,10 +132,10 @@ def plan(
     >>> afterfit.plan(l2=(1e-5, 1e-2), rate=0.1, steps=150_000, params=11_173_962).nodes
     18
     """
-    steps, params = whole("steps", steps, 0), whole("params", params, 0)
+    steps, params, block = whole("steps", steps, 0), whole("params", params, 0), whole("block", block)
     flags = _flags(
-        l2=_strength(l2), rate=rate, steps=steps, params=params, tolerance=tolerance, optimizer=optimizer,
-        momentum=momentum, dampening=dampening, alpha=alpha, beta1=beta1, weight_decay=weight_decay,
+        l2=_strength(l2), rate=rate, steps=steps, params=params, tolerance=tolerance, dtype=dtype, block=block,
+        optimizer=optimizer, momentum=momentum, dampening=dampening, alpha=alpha, beta1=beta1, weight_decay=weight_decay,
     )  # fmt: skip
     return Plan(**json.loads(call(["afterfit", "plan", "--json", *flags])))
 

@@ -22,8 +22,8 @@ True
 
 Under ``jit`` no code of ours runs while training, so the shares of all steps are made beforehand, in Rust, from the schedule that
 the optimizer is given as well. They are a constant of the compiled step, steps × sums numbers, and masses are exact under the
-schedule, also with momentum. Updates pass through untouched; the state is a pytree whose sums are sharded as XLA shards what is
-made from parameters, and Orbax saves it as it is.
+schedule, also with momentum. Updates pass through untouched; the state is a pytree that Orbax saves as it is. Sums and center are
+sharded as the parameters given to ``init`` are (where ``init`` itself is compiled, as ``out_shardings`` says).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import optax
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from . import _afterfit
 from ._numbers import whole
@@ -118,6 +119,17 @@ def _wide(leaf: Any) -> Any:
     return jnp.float64 if leaf.dtype == jnp.float64 else jnp.float32
 
 
+def _beside(leaf: Any) -> Any:
+    """Where a parameter's sums are to be: each as the parameter is; None leaves it to XLA."""
+    if isinstance(leaf, jax.core.Tracer):
+        return None
+    sharding = leaf.sharding
+    if isinstance(sharding, NamedSharding):
+        spec = PartitionSpec(None, *sharding.spec)  # type: ignore[no-untyped-call]
+        return NamedSharding(sharding.mesh, spec, memory_kind=sharding.memory_kind)
+    return sharding if isinstance(sharding, SingleDeviceSharding) and leaf.committed else None
+
+
 def _averaged(leaf: Any) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jnp.floating))
 
@@ -169,6 +181,19 @@ def dial(
         `weight_decay`), or any name that ``afterfit average --optimizer`` knows.
     quadratic
         Whether the loss is: readings are then called exact.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, optax
+    >>> import afterfit.jax
+    >>> optimizer = optax.chain(afterfit.jax.dial(0.1, steps=100, l2=(0.1, 1.0)), optax.sgd(0.1))
+    >>> params = jnp.zeros(2)
+    >>> state = optimizer.init(params)
+    >>> for _ in range(100):
+    ...     updates, state = optimizer.update(params - 1.0, state, params)
+    ...     params = optax.apply_updates(params, updates)
+    >>> afterfit.jax.read(state, params, l2=1.0).params.round(3)
+    Array([0.5, 0.5], dtype=float32)
     """
     given = (("l2", l2), ("ema", ema), ("power_ema", power_ema))
     for name, ends in given:
@@ -191,8 +216,9 @@ def dial(
 
     def init(params: Any) -> DialState:
         def empty(leaf: Any) -> Any:
-            shape = (spec.tracker.sums, *leaf.shape) if _averaged(leaf) else (0,)
-            return jnp.zeros(shape, _wide(leaf))
+            if not _averaged(leaf):
+                return jnp.zeros((0,), _wide(leaf))
+            return jnp.zeros((spec.tracker.sums, *leaf.shape), _wide(leaf), device=_beside(leaf))
 
         params = jax.tree.map(jnp.asarray, params)
         # (A copy: the step may be given the parameters' own memory.)

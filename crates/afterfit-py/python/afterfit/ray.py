@@ -146,6 +146,20 @@ def average(
     -----
     A finished file lies in ``NAME.afterfit-parts`` beside the output until all are there; then the folder gets its name. After
     an error or a stop the same call takes up the files that are finished.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> import numpy as np, ray
+    >>> import afterfit.ray
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> for step in range(4):
+    ...     np.savez(folder / f"step-{step}.npz", w=np.full(3, float(step)))
+    >>> context = ray.init(num_cpus=1, include_dashboard=False)
+    >>> found = afterfit.ray.average(folder, folder / "mean.npz", uniform=True)
+    >>> np.load(found.outputs[0].path)["w"]
+    array([1.5, 1.5, 1.5])
+    >>> ray.shutdown()
     """
     given = inspect.signature(_command.average).bind(paths, out, **options)
     given.apply_defaults()

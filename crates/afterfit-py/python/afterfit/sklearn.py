@@ -40,8 +40,18 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.metadata_routing import (
+    UNUSED,
+    MetadataRequest,
+    MetadataRouter,
+    MethodMapping,
+    _raise_for_params,
+    _routing_enabled,
+    process_routing,
+)
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
+    _check_method_params,
     _check_sample_weight,
     check_is_fitted,
     validate_data,
@@ -152,6 +162,12 @@ class Folds:
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         """How many folds there are."""
         return self.n_splits
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """That groups are taken, where there are any."""
+        request = MetadataRequest(owner=type(self).__name__)
+        request.split.add_request(param="groups", alias=True)
+        return request
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Rows that train, and rows that are held out; rows of a group are held out together."""
@@ -302,6 +318,8 @@ class _Many(_Family):
     _range: ClassVar[str] = "alphas"
     _path: Path
     _rows_judged: str | None
+    # (Groups are the splitter's: who routes them is not to be asked whether the estimator takes them, too.)
+    __metadata_request__fit: ClassVar[dict[str, str]] = {"groups": UNUSED}
 
     def _default(self, total: float) -> tuple[float, float]:
         """The range of a count, in the estimator's own unit."""
@@ -322,19 +340,46 @@ class _Many(_Family):
     def _remember(self, X: Any) -> None:
         """What predictions need besides the weights."""
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any) -> Self:
+    def _scorer(self) -> Any:
+        """What held-out rows are judged by; None for the loss itself."""
+        if self.scoring is not None and not isinstance(self.scoring, str) and not callable(self.scoring):
+            raise ValueError(f"scoring is {self.scoring!r}: it must be one name, or a function of estimator, X and y")
+        return None if self.scoring is None else check_scoring(self._single(), scoring=self.scoring)
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """What ``fit`` takes, and what it passes on to the scorer and the splitter."""
+        return (
+            MetadataRouter(owner=type(self).__name__)
+            .add_self_request(self)
+            .add(scorer=self._scorer(), method_mapping=MethodMapping().add(caller="fit", callee="score"))
+            .add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        )
+
+    def _routed(
+        self, scorer: Any, sample_weight: Any, groups: Any, params: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the splitter and the scorer are given besides rows."""
+        _raise_for_params(params, self, "fit")
+        given = {name: value for name, value in (("sample_weight", sample_weight), ("groups", groups)) if value is not None}
+        if _routing_enabled():
+            routed = process_routing(self, "fit", **given, **params)
+            return routed.splitter.split, routed.scorer.score
+        # (Functions of three arguments know nothing of weights.)
+        weighted = sample_weight is not None and isinstance(scorer, _BaseScorer)
+        return {} if groups is None else {"groups": groups}, {"sample_weight": sample_weight} if weighted else {}
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any, params: dict[str, Any]) -> Self:
         if self.select not in ("min", "1se") and not callable(self.select):
             raise ValueError(f"select is 'min', '1se' or a function, not {self.select!r}")
         X, y = self._validated(X, y)
         weights, classes, total = self._rows(y, sample_weight, X)
         own, l2 = self._strengths(total)
-        found = check_cv(self.cv, y, classifier=is_classifier(self)).split(X, self._labels(y), groups)
+        scorer = self._scorer()
+        to_split, to_score = self._routed(scorer, weights, groups, params)
+        found = check_cv(self.cv, y, classifier=is_classifier(self)).split(X, self._labels(y), **to_split)
         splits = [(_numbers_of(trains, len(y)), _numbers_of(held, len(y))) for trains, held in found]
         if not splits:
             raise ValueError(f"cv is {self.cv!r}: it gives no fold")
-        if self.scoring is not None and not isinstance(self.scoring, str) and not callable(self.scoring):
-            raise ValueError(f"scoring is {self.scoring!r}: it must be one name, or a function of estimator, X and y")
-        scorer = None if self.scoring is None else check_scoring(self._single(), scoring=self.scoring)
         learned = self._learn(
             X, y, l2, weights, classes,
             folds=splits, keep_path=True, keep_folds=scorer is not None or self.store_cv_results,
@@ -349,7 +394,7 @@ class _Many(_Family):
             outputs = learned.path.biases.shape[1] if self._model in ("linear", "kernel") else 1
             self.scores_ = -self._scale / outputs * losses
         else:
-            self.scores_ = self._judged(scorer, learned, X, y, weights, splits, l2)
+            self.scores_ = self._judged(scorer, learned, X, y, to_score, splits, l2)
             losses = -self.scores_
         unknown = np.isnan(losses).any(axis=0)
         if unknown.all():
@@ -379,15 +424,13 @@ class _Many(_Family):
         self.alphas_, self.coefs_, self.intercepts_ = own, coefs, intercepts
         self.alpha_, self.alpha_1se_ = float(best), float(one_se)
 
-    def _judged(self, scorer: Any, learned: Learned, X: Any, y: Any, weights: Array | None, splits: Any, l2: Array) -> Array:
+    def _judged(self, scorer: Any, learned: Learned, X: Any, y: Any, params: dict[str, Any], splits: Any, l2: Array) -> Array:
         """What a scorer says of the models of every fold."""
         scores = np.empty((len(splits), len(l2)))
         labels = self._labels(y)
         for fold, ((_, held), (of_fold, biases)) in enumerate(zip(splits, learned.folds, strict=True)):
             rows, target = _safe_indexing(X, held), _safe_indexing(labels, held)
-            # (Functions of three arguments know nothing of weights.)
-            weighted = weights is not None and isinstance(scorer, _BaseScorer)
-            extra = {"sample_weight": weights[held]} if weighted and weights is not None else {}
+            extra = _check_method_params(X, params, held)
             for at in range(len(l2)):
                 model = self._model_of(of_fold[at], biases[at], names=False)
                 self._of_fold(model, X, splits[fold][0])
@@ -615,9 +658,12 @@ class RidgeCV(_RidgeFamily, _ByAlpha):
         self.store_cv_results = store_cv_results
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit every strength to rows, which may be sparse, have weights, and be held out in groups."""
-        return self._fit(X, y, sample_weight, groups)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **params: Any) -> Self:
+        """Fit every strength to rows, which may be sparse, have weights, and be held out in groups.
+
+        ``params`` go to the scorer and the splitter, as they request (scikit-learn's metadata routing).
+        """
+        return self._fit(X, y, sample_weight, groups, params)
 
 
 class _PoissonFamily(RegressorMixin, _Family):
@@ -785,9 +831,12 @@ class PoissonRegressorCV(_PoissonFamily, _ByAlpha):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit every strength to rows, which may be sparse, have weights, and be held out in groups."""
-        return self._fit(X, y, sample_weight, groups)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **params: Any) -> Self:
+        """Fit every strength to rows, which may be sparse, have weights, and be held out in groups.
+
+        ``params`` go to the scorer and the splitter, as they request (scikit-learn's metadata routing).
+        """
+        return self._fit(X, y, sample_weight, groups, params)
 
 
 class _LogisticFamily(ClassifierMixin, _Family):
@@ -999,9 +1048,12 @@ class LogisticRegressionCV(_LogisticFamily, _Many):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit every strength to rows, which may be sparse, have weights, and be held out in groups."""
-        return self._fit(X, y, sample_weight, groups)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **params: Any) -> Self:
+        """Fit every strength to rows, which may be sparse, have weights, and be held out in groups.
+
+        ``params`` go to the scorer and the splitter, as they request (scikit-learn's metadata routing).
+        """
+        return self._fit(X, y, sample_weight, groups, params)
 
     def at(self, C: float | None = None, *, l2: float | None = None) -> Any:
         """The estimator of one strength, fitted: any of the range; the chosen one by default."""
@@ -1189,9 +1241,12 @@ class KernelRidgeCV(_KernelFamily, _ByAlpha):
         self.store_cv_results = store_cv_results
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit every strength to rows, which may be sparse, have weights, and be held out in groups."""
-        return self._fit(X, y, sample_weight, groups)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, **params: Any) -> Self:
+        """Fit every strength to rows, which may be sparse, have weights, and be held out in groups.
+
+        ``params`` go to the scorer and the splitter, as they request (scikit-learn's metadata routing).
+        """
+        return self._fit(X, y, sample_weight, groups, params)
 
     def _of_fold(self, model: _One, X: Any, training: Any) -> None:
         model.X_fit_ = _safe_indexing(X, training)

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
 from .torch import Dial, Reading
 from .torch.callback import KeepsDial
+from .torch.checkpoints import loaded
 from .torch.optimizers import unwrapped_model
 
 __all__ = ["DialCallback"]
@@ -47,6 +48,28 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
     ----------
     dial
         The dial, once training has begun.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> from transformers import Trainer, TrainingArguments
+    >>> from afterfit.transformers import DialCallback
+    >>> class Line(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.w = torch.nn.Parameter(torch.zeros(2))
+    ...     def forward(self, x):
+    ...         return {"loss": 0.5 * (self.w - 1.0).square().sum()}
+    >>> arguments = TrainingArguments(
+    ...     tempfile.mkdtemp(), max_steps=100, optim="sgd", learning_rate=0.1, lr_scheduler_type="constant", max_grad_norm=0.0,
+    ...     save_strategy="no", logging_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+    ... )
+    >>> callback = DialCallback(l2=(0.1, 1.0))
+    >>> trainer = Trainer(Line(), arguments, train_dataset=[{"x": 0.0}] * 100, callbacks=[callback])
+    >>> trainer.train()  # doctest: +ELLIPSIS
+    {'train_runtime': ...
+    >>> callback.read(1.0).state_dict()["w"].round(decimals=2)
+    tensor([0.5000, 0.5000])
     """
 
     def __init__(self, l2: tuple[float, float] | None = None, *, save: bool = True, **options: Any) -> None:
@@ -84,7 +107,7 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
             elif self.dial.sharded:
                 load_shards({"dial": self.dial}, checkpoint_id=file)
             else:
-                self.dial.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+                self.dial.load_state_dict(loaded(file))
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Put the dial into the checkpoint."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -150,3 +153,55 @@ def test_integers_are_left_alone_and_narrow_weights_have_wide_sums() -> None:
     reading = afterfit.jax.read(state, params, l2=0.1)
     assert reading.params["w"].dtype == jnp.bfloat16 and state.sums["w"].dtype == jnp.float32
     assert np.array_equal(np.asarray(reading.params["n"]), [0, 1])
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np, optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
+import afterfit.jax
+
+assert len(jax.devices()) == 4
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("rows", "columns"))
+specs = {"w": P("rows", "columns"), "b": P("columns"), "scale": P(), "tail": P(None, ("rows", "columns"))}
+shapes = {"w": (8, 6), "b": (4,), "scale": (3,), "tail": (2, 8)}
+plain = {name: jnp.asarray(np.random.default_rng(at).normal(size=shape)) for at, (name, shape) in enumerate(shapes.items())}
+params = {name: jax.device_put(leaf, NamedSharding(mesh, specs[name])) for name, leaf in plain.items()}
+optimizer = optax.chain(
+    afterfit.jax.dial(0.1, steps=50, l2=(0.05, 1.0), nodes=5, optimizer="heavy-ball", momentum=0.9), optax.sgd(0.1, momentum=0.9)
+)
+
+@jax.jit
+def step(params, state):
+    updates, state = optimizer.update(jax.tree.map(lambda leaf: jnp.sin(leaf) + leaf, params), state, params)
+    return optax.apply_updates(params, updates), state
+
+def check(state):
+    for name, spec in specs.items():
+        sums, center = state[0].sums[name], state[0].center[name]
+        assert sums.sharding.is_equivalent_to(NamedSharding(mesh, P(None, *spec)), sums.ndim), (name, sums.sharding)
+        assert center.sharding.is_equivalent_to(NamedSharding(mesh, spec), center.ndim), (name, center.sharding)
+        held = {shard.data.shape for shard in sums.addressable_shards}
+        assert held == {(5, *shard.data.shape) for shard in params[name].addressable_shards}, (name, held)
+
+state, alone = optimizer.init(params), optimizer.init(plain)
+check(state)
+for _ in range(50):
+    params, state = step(params, state)
+    plain, alone = step(plain, alone)
+check(state)
+for l2 in (0.07, 0.6):
+    one, two = afterfit.jax.read(state, params, l2=l2), afterfit.jax.read(alone, plain, l2=l2)
+    for name in specs:
+        np.testing.assert_allclose(np.asarray(one.params[name]), np.asarray(two.params[name]), atol=1e-12)
+    assert abs(one.error - two.error) <= 1e-9 * two.error
+# What was put on a device of its own has its sums there, too.
+there = jax.device_put(jnp.ones(3), jax.devices()[2])
+assert optimizer.init(there)[0].sums.devices() == {jax.devices()[2]}
+print("sharded")
+"""
+
+
+def test_the_state_is_sharded_as_the_parameters_are() -> None:
+    settings = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, env=os.environ | settings)
+    assert done.stdout == "sharded\n", done.stderr

@@ -10,6 +10,7 @@ import torch
 from problem import RANGE, STRENGTHS, Problem, flat
 from torch.utils.data import DataLoader
 
+import afterfit
 from afterfit.lightning import DialCallback
 from afterfit.torch import Dial
 
@@ -90,6 +91,21 @@ def test_interrupted_is_uninterrupted(tmp_path: Path) -> None:
     assert resumed.dial.steps == STEPS
     for l2 in STRENGTHS:
         assert torch.equal(flat(resumed.read(l2).state_dict()), flat(whole.read(l2).state_dict()))
+
+
+def test_states_that_do_not_fit_are_said(tmp_path: Path) -> None:
+    fit(Module(Problem()), DialCallback(l2=RANGE, nodes=12), 1, tmp_path / "first")
+    (file,) = (tmp_path / "first").glob("*.ckpt")
+    checkpoint = torch.load(file, weights_only=False)
+    own = checkpoint["callbacks"]["DialCallback"]["dial"]["courses"]["0"]
+    for change, words in [
+        (lambda: own["tensors"].popitem(), "is missing"),
+        (lambda: own.update(tracker="cut"), "not the state of a dial"),
+    ]:
+        change()
+        torch.save(checkpoint, file)
+        with pytest.raises(afterfit.CheckpointError, match=words):
+            fit(Module(Problem()), DialCallback(l2=RANGE, nodes=12), 2, tmp_path / "second", str(file))
 
 
 def test_checkpoints_hold_the_trained_weights(tmp_path: Path) -> None:

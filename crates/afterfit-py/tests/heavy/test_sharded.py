@@ -12,8 +12,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
 from problem import flat
+from safetensors.torch import load_file
 from torch import nn
 
+from afterfit._afterfit import main
 from afterfit.torch import Dial
 
 RANGE, TARGETS = (1e-2, 1.0), ({"l2": 0.1}, {"l2": 0.7}, {"ema": 0.95})
@@ -127,6 +129,78 @@ def ddp_run(rank: int, world: int, folder: str) -> None:
     end()
 
 
+def ddp_run_of_all(rank: int, world: int, folder: str) -> None:
+    begin(rank, world, folder)
+    model = nn.parallel.DistributedDataParallel(net())
+    optimizer, dial = make(model)
+    train(model, optimizer, 0, 24)
+    torch.save(readings(dial), os.path.join(folder, f"ddp-{rank}.pt"))
+    end()
+
+
+class Trainer:
+    """What Hugging Face's trainer tells its callbacks. (On a CPU, accelerate shards nothing.)"""
+
+    def __init__(self, folder: str, callback, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        from types import SimpleNamespace
+
+        self.args = SimpleNamespace(output_dir=folder, save_total_limit=None)
+        self.state = SimpleNamespace(global_step=step, max_steps=24, is_world_process_zero=dist.get_rank() == 0)
+        self.callback, self.given = callback, {"model": model, "optimizer": optimizer}
+        self.tell("on_train_begin")
+
+    def tell(self, event: str) -> None:
+        getattr(self.callback, event)(self.args, self.state, None, **self.given)
+
+    def train(self, last: int) -> None:
+        train(self.given["model"], self.given["optimizer"], self.state.global_step, last)
+        self.state.global_step = last
+
+
+def callback():
+    from afterfit.transformers import DialCallback
+
+    return DialCallback(l2=RANGE, ema=(0.9, 0.99), nodes=6, block=5)
+
+
+def trainer_run(rank: int, world: int, folder: str) -> None:
+    begin(rank, world, folder)
+    model = sharded(world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trainer = Trainer(folder, callback(), 0, model, optimizer)
+    trainer.train(13)
+    os.makedirs(os.path.join(folder, "checkpoint-13"), exist_ok=True)
+    trainer.tell("on_save")
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optimizer": states}, checkpoint_id=os.path.join(folder, "own"))
+    trainer.train(24)
+    found = readings(trainer.callback.dial)
+    trainer.tell("on_train_end")
+    if rank == 0:
+        torch.save(found, os.path.join(folder, "trainer.pt"))
+    end()
+
+
+def trainer_resumed(rank: int, world: int, folder: str) -> None:
+    begin(rank, world, folder)
+    model = sharded(world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    weights, states = get_state_dict(model, optimizer)
+    dcp.load({"model": weights, "optimizer": states}, checkpoint_id=os.path.join(folder, "own"))
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+    trainer = Trainer(folder, callback(), 13, model, optimizer)
+    assert trainer.callback.dial.steps == 13
+    trainer.train(24)
+    found = readings(trainer.callback.dial)
+    if rank == 0:
+        torch.save(found, os.path.join(folder, "trainer-resumed.pt"))
+    end()
+
+
 def spawn(run, world: int, folder: Path, trial: int) -> None:
     os.environ["TRIAL"] = str(trial)
     mp.spawn(run, (world, str(folder)), nprocs=world)
@@ -151,6 +225,12 @@ def test_shards_are_the_whole(world: int, then: int, tmp_path: Path, alone) -> N
     compare(torch.load(tmp_path / "whole.pt"), alone)
     loaded = Dial.load(tmp_path / "run.dial", net())
     compare(readings(loaded), alone)
+    out = tmp_path / "read.safetensors"
+    assert main(["afterfit", "dial", "read", str(tmp_path / "run.dial"), "--l2", "0.1", "-o", str(out)]) == 0
+    (expected, error), *_ = alone
+    made = load_file(out)
+    assert sorted(made) == sorted(expected)
+    assert torch.allclose(flat(made), flat(expected), rtol=1e-12, atol=error) and error < 1e-3
     spawn(resumed_run, then, tmp_path, 1)
     compare(torch.load(tmp_path / "resumed.pt"), alone)
 
@@ -158,3 +238,18 @@ def test_shards_are_the_whole(world: int, then: int, tmp_path: Path, alone) -> N
 def test_one_process_of_ddp_is_enough(tmp_path: Path, alone) -> None:
     spawn(ddp_run, 2, tmp_path, 0)
     compare(torch.load(tmp_path / "ddp.pt"), alone)
+
+
+def test_every_process_of_ddp_may_have_a_dial(tmp_path: Path, alone) -> None:
+    spawn(ddp_run_of_all, 2, tmp_path, 0)
+    for rank in range(2):
+        compare(torch.load(tmp_path / f"ddp-{rank}.pt"), alone)
+
+
+def test_the_callback_of_transformers_saves_shards(tmp_path: Path, alone) -> None:
+    spawn(trainer_run, 2, tmp_path, 0)
+    compare(torch.load(tmp_path / "trainer.pt"), alone)
+    assert (tmp_path / "checkpoint-13" / "afterfit-dial" / ".metadata").is_file()
+    compare(readings(Dial.load(tmp_path / "run.dial", net())), alone)
+    spawn(trainer_resumed, 3, tmp_path, 1)
+    compare(torch.load(tmp_path / "trainer-resumed.pt"), alone)

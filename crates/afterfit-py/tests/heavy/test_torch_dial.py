@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import warnings
+from pathlib import Path
 
 import matplotlib
 import pytest
 import torch
 from problem import RANGE, STRENGTHS, Problem, flat
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
 import afterfit
@@ -289,6 +292,76 @@ def test_rates_may_be_tensors() -> None:
     assert torch.allclose(*found, atol=1e-9)
 
 
+def test_a_step_inside_a_step_is_one() -> None:
+    """torch hooks the step of every class that an optimizer is made of, and a derived one calls that of its base."""
+
+    class Derived(SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    class Fails(Derived):
+        def step(self, closure=None):
+            super().step(closure)
+            raise RuntimeError("after its step")
+
+    found = []
+    for kind in (SGD, Derived, Fails):
+        model = net()
+        optimizer = kind(model.parameters(), lr=0.1, momentum=0.9)
+        dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=6)
+        for step in range(10):
+            # (One that ends with an error is none around the next.)
+            with pytest.raises(RuntimeError, match="after its") if kind is Fails else contextlib.nullcontext():
+                steps(model, optimizer, 1, seed=step)
+        assert dial.steps == 10
+        found.append(flat(at(dial, 0.1)))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_capturable_optimizers_are_the_same() -> None:
+    """Their rate and their steps are tensors. (On a CPU Adam refuses to be: here it is for the dial, and not for its step.)"""
+
+    class Capturable(Adam):
+        def step(self, closure=None):
+            self.param_groups[0]["capturable"] = False
+            done = super().step(closure)
+            self.param_groups[0]["capturable"] = True
+            return done
+
+    found = []
+    for kind, capturable in ((Adam, False), (Capturable, True)):
+        model = net()
+        rate = torch.tensor(0.02, dtype=torch.float64) if capturable else 0.02
+        optimizer = kind(model.parameters(), lr=rate, foreach=False, capturable=capturable)
+        dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=6, block=3)
+        for step in range(10):
+            steps(model, optimizer, 1, seed=step)
+            if capturable:
+                rate.mul_(0.9)  # as a captured schedule does, in place
+            else:
+                optimizer.param_groups[0]["lr"] *= 0.9
+        assert dial.steps == 10
+        found.append(dial.read(0.1))
+    one, two = found
+    assert torch.allclose(flat(one.state_dict()), flat(two.state_dict()), rtol=1e-12) and one.status == two.status
+    assert one.error == pytest.approx(two.error)
+    model = net()
+    with pytest.raises(AssertionError, match="capturable"):
+        steps(model, Adam(model.parameters(), lr=torch.tensor(0.1), capturable=True), 1)
+
+
+def test_memory_is_as_planned() -> None:
+    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64")):
+        for block in (3, 9):
+            model = net().to(torch.float32)
+            optimizer = SGD(model.parameters(), lr=0.1)
+            weights = sum(parameter.numel() for parameter in model.parameters())
+            plan = afterfit.plan(l2=(1e-3, 1.0), rate=0.1, steps=500, params=weights, dtype=name, block=block)
+            dial = Dial(model, optimizer, l2=(1e-3, 1.0), steps=500, dtype=dtype, block=block)
+            steps(model, optimizer, 20)
+            assert (dial.sums, dial.memory) == (plan.nodes, plan.bytes)
+
+
 def test_parameters_that_are_unfrozen_begin_then() -> None:
     """The head first, then the body: each is averaged from its own start."""
     problem = Problem()
@@ -465,6 +538,79 @@ def test_the_center_is_where_training_starts() -> None:
     Dial(model, other, l2=(1e-2, 1.0), nodes=4, center=pretrained)
     with pytest.raises(ValueError, match="away from center"):
         steps(model, other, 1)
+
+
+@pytest.mark.parametrize("kind", ["start.pt", "start.safetensors", "pretrained"])
+def test_a_center_that_can_be_read_again_is_not_copied(kind: str, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    model = net()
+    start, file = {name: tensor.clone() for name, tensor in model.state_dict().items()}, tmp_path / kind
+
+    def write(tensors: dict[str, Tensor]) -> None:
+        if kind.endswith(".pt"):
+            torch.save(tensors, file)
+        elif kind == "pretrained":
+            file.mkdir(exist_ok=True)
+            names = sorted(tensors)
+            save_file({name: tensors[name] for name in names[:2]}, file / "model-1.safetensors")
+            save_file({name: tensors[name] for name in names[2:]}, file / "model-2.safetensors")
+        else:
+            save_file(tensors, file)
+
+    def make(model: nn.Module, center: object) -> tuple[SGD, Dial]:
+        optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return optimizer, Dial(model, optimizer, l2=(1e-2, 1.0), nodes=4, block=3, center=center)
+
+    write(start)
+    optimizer, dial = make(model, file)
+    steps(model, optimizer, 5)
+    state = dial.state_dict()
+    own = state["courses"]["0"]
+    assert not any(name.startswith("center/") for name in own["tensors"])
+    assert own["center"]["path"] == str(file) and sorted(own["center"]["names"]) == sorted(start)
+    state = copy.deepcopy([model.state_dict(), optimizer.state_dict(), state])
+    steps(model, optimizer, 5, seed=7)
+
+    def resumed(center: object) -> Dial:
+        again = net()
+        optimizer, dial = make(again, center)
+        for target, kept in zip((again, optimizer), copy.deepcopy(state[:2]), strict=True):
+            target.load_state_dict(kept)
+        dial.load_state_dict(state[2])
+        steps(again, optimizer, 5, seed=7)
+        return dial
+
+    expected = flat(dial.read(0.1).state_dict())
+    for center in ("start", file):
+        again = resumed(center)
+        assert torch.equal(flat(again.read(0.1).state_dict()), expected)
+        assert again.state_dict()["courses"]["0"]["center"] == own["center"]
+    for change, words in [
+        (lambda center: center.update(names=["nothing"]), "'nothing' is to be read from"),
+        (lambda center: center.pop("sha256"), "'sha256' is missing"),
+        (lambda center: center.update(path=7), "'path' is int"),
+    ]:
+        hostile = copy.deepcopy(state[2])
+        change(hostile["courses"]["0"]["center"])
+        with pytest.raises(afterfit.CheckpointError, match=words):
+            dial.load_state_dict(hostile)
+    # Elsewhere by now; gone; another one.
+    moved = tmp_path / f"moved-{kind}"
+    file.rename(moved)
+    assert torch.equal(flat(resumed(moved).read(0.1).state_dict()), expected)
+    with pytest.raises(afterfit.CheckpointError, match="which is not there: say where it is now"):
+        resumed("start")
+    write({name: tensor + 1.0 for name, tensor in start.items()})
+    with pytest.raises(afterfit.CheckpointError, match="its center is a file of SHA-256"):
+        resumed(file)
+    # What starts elsewhere is said, as of a dictionary; a file of a dial is complete.
+    other = net()
+    optimizer, _ = make(other, file)
+    with pytest.raises(ValueError, match="away from center"):
+        steps(other, optimizer, 1)
+    (saved,) = dial.save(tmp_path / "run.dial")
+    assert torch.allclose(flat(Dial.load(saved, net()).read(0.1).state_dict()), expected)
 
 
 def test_an_optimizer_that_has_been_running_is_a_doubt() -> None:

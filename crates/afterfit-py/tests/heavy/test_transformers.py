@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from problem import flat
+from problem import STRENGTHS, Problem, flat
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, get_cosine_schedule_with_warmup
 
+import afterfit
 from afterfit._afterfit import main
 from afterfit.torch import Dial
 from afterfit.transformers import DialCallback
@@ -74,6 +75,42 @@ def test_the_numbers_are_those_of_the_bare_loop(schedule: str | None, tmp_path: 
     assert main(["afterfit", "dial", "info", str(tmp_path / "run.dial")]) == 0
 
 
+@pytest.mark.parametrize("schedule", [None, "trainer"])
+def test_a_linear_model_is_ridge(schedule: str | None, tmp_path: Path) -> None:
+    from problem import RANGE as SPAN
+
+    problem, steps = Problem(), 700
+
+    class Linear(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = problem.model(split=2)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": problem.loss(self.weights)}
+
+    def setting(net: Linear):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.15, momentum=0.8)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 400, gamma=0.5 if schedule else 1.0)
+
+    net, callback = Linear(), DialCallback(l2=SPAN, tolerance=1e-9, schedule=schedule, quadratic=True)
+    arguments = TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=1, max_steps=steps, max_grad_norm=0.0, report_to=[], use_cpu=True,
+        disable_tqdm=True, logging_strategy="no", save_strategy="no",
+    )  # fmt: skip
+    rows = [{"x": 0.0}] * steps
+    Trainer(model=net, args=arguments, train_dataset=rows, optimizers=setting(net), callbacks=[callback]).train()
+    bare = Linear()
+    optimizer, scheduler = setting(bare)
+    dial = Dial(bare, optimizer, l2=SPAN, tolerance=1e-9, steps=steps, schedule=scheduler if schedule else None, quadratic=True)
+    problem.train(bare.weights, optimizer, steps, scheduler)
+    for l2 in STRENGTHS:
+        one, two = callback.read(l2), dial.read(l2)
+        assert torch.allclose(flat(one.state_dict()), flat(two.state_dict()), rtol=0, atol=1e-12), l2
+        assert torch.allclose(flat(one.state_dict()), problem.ridge(l2), rtol=0, atol=1e-6), l2
+        assert one.status == two.status and one.status.standing == "exact"
+
+
 def test_interrupted_is_uninterrupted(tmp_path: Path) -> None:
     whole = DialCallback(l2=RANGE, nodes=10)
     trained = train(tmp_path / "whole", whole, save_strategy="steps", save_steps=10)
@@ -84,6 +121,20 @@ def test_interrupted_is_uninterrupted(tmp_path: Path) -> None:
     assert torch.equal(flat(again.state_dict()), flat(trained.state_dict()))
     for l2 in (0.3, 3.0, 30.0):
         assert torch.equal(flat(resumed.read(l2).state_dict()), flat(whole.read(l2).state_dict()))
+
+
+def test_a_file_that_was_cut_short_is_said(tmp_path: Path) -> None:
+    train(tmp_path, DialCallback(l2=RANGE, nodes=4), save_strategy="steps", save_steps=10)
+    folder = tmp_path / "checkpoint-10"
+    file = folder / "afterfit-dial.pt"
+    whole = file.read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:3], b"", b"no file of torch's"):
+        file.write_bytes(content)
+        with pytest.raises(afterfit.CheckpointError, match="afterfit-dial.pt: it cannot be read, and may be cut short: "):
+            train(tmp_path, DialCallback(l2=RANGE, nodes=4), str(folder))
+    torch.save({"format": 1}, file)
+    with pytest.raises(afterfit.CheckpointError, match="'courses' is missing"):
+        train(tmp_path, DialCallback(l2=RANGE, nodes=4), str(folder))
 
 
 def test_export_is_a_pretrained_folder(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ Some facts about steps:
 """
 
 from .._status import Status
+from .checkpoints import average
 from .dial import Dial
 from .reading import Reading, Sweep, refresh
 
-__all__ = ["Dial", "Reading", "Status", "Sweep", "refresh"]
+__all__ = ["Dial", "Reading", "Status", "Sweep", "average", "refresh"]

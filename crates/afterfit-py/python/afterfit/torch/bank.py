@@ -151,7 +151,7 @@ class Bank:
         self.waited_for()
         with full_precision(self.device):
             if bool((scales != 1.0).any()):
-                self.sums.mul_(scales.to(self.dtype).to(self.device).unsqueeze(1))
+                self.sums.mul_(scales.to(self.dtype).to(self.device, non_blocking=True).unsqueeze(1))
             self.sums.addmm_(shares.to(self.dtype).to(self.device, non_blocking=True), block)
             self.reach = torch.maximum(self.reach, farthest(block))
 

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,8 @@ from torch.optim import Optimizer
 
 from .. import _afterfit
 from .bank import Bank, Slot, farthest
-from .optimizers import foretold, has_buffer, has_stepped, momentum_of, recurrence_of
+from .checkpoints import CenterFile, tensors_of
+from .optimizers import clean, foretold, has_buffer, has_stepped, momentum_of, recurrence_of
 from .shards import is_sharded, local_of, sharded_like
 
 if TYPE_CHECKING:
@@ -341,12 +343,15 @@ class Course:
         if self.older:
             self.flush(older=True)
         sharded = any(is_sharded(slot.parameter) for _, slot in self.slots())
+        file = self.dial.center_file
+        elsewhere = [slot.name for _, slot in self.slots() if file is not None and slot.name in file.names]
         # Shards are restored in place, so what there is must not depend on when.
         rows = self.dial._rows(tracker) if sharded else self.staged
         tensors = {}
         for bank, slot in self.slots():
             bank.waited_for()
-            tensors[f"center/{slot.name}"] = sharded_like(slot.parameter, slot.of(bank.center))
+            if slot.name not in elsewhere:
+                tensors[f"center/{slot.name}"] = sharded_like(slot.parameter, slot.of(bank.center))
             for sum in range(tracker.sums):
                 tensors[f"sum-{sum:02}/{slot.name}"] = sharded_like(slot.parameter, slot.of(bank.sums[sum]))
             for row in range(rows):
@@ -358,6 +363,7 @@ class Course:
             "members": {slot.name: slot.group for _, slot in self.slots()},
             "reach": torch.tensor(self.reach(), dtype=torch.float64),
             "tensors": tensors,
+            **({} if file is None or not elsewhere else {"center": file.state(elsewhere)}),
         }
 
     def check(self, state: Any) -> Callable[[], None] | None:
@@ -369,6 +375,10 @@ class Course:
         members, tensors = entry(state, "members", dict), entry(state, "tensors", dict)
         reach = entry(state, "reach", Tensor)
         dial = self.dial
+        center_file = None
+        if "center" in state:
+            center_file, centers = self.center_of(entry(state, "center", dict))
+            tensors = tensors | centers
         asked = [(name, *ends) for name, ends in dial._ranges]
         found = [(name, start, end) for name, start, end, _ in tracker.families]
         alike = len(asked) == len(found) and all(
@@ -420,6 +430,12 @@ class Course:
         def take_over() -> None:
             # (Sums that are being restored in place are read before they are made anew.)
             kept = {key: local_of(tensor).clone() for key, tensor in tensors.items()}
+            dial.center = "start"
+            read_again = set() if center_file is None else set(center_file.names)
+            dial.center_file = dial.center_file or center_file
+            if dial.center_file is not None:
+                dial.center_file.names -= {name for name, _, _ in listed}
+                dial.center_file.names |= read_again
             self.tracker, self.calls, self.group_of = tracker, calls, list(group_of)
             self.member = {id(parameter): group for _, parameter, group in listed}
             self.kinds = [self.named(groups[at])[0] for at in group_of]
@@ -438,6 +454,26 @@ class Course:
                     bank.gate_center.copy_(bank.center)
 
         return take_over
+
+    def center_of(self, kept: dict[str, Any]) -> tuple[CenterFile, dict[str, Tensor]]:
+        """The file that a state's center is read from again, and what it has of the center."""
+        dial = self.dial
+        names, digest, path = entry(kept, "names", list), entry(kept, "sha256", str), Path(entry(kept, "path", str))
+        # (Where it is now is said by who resumes.)
+        file = CenterFile(path if dial.center_file is None else dial.center_file.path)
+        if not file.path.exists():
+            raise wrong(f"its center is in {file.path}, which is not there: say where it is now, center=…")
+        if file.digest != digest:
+            raise wrong(f"its center is a file of SHA-256 {digest}, and that of {file.path} is {file.digest}")
+        given = {clean(name): tensor for name, tensor in tensors_of(file.path).items()}
+        found = {}
+        for name in names:
+            parameter = dial._parameters.get(name)
+            if parameter is None or name not in given or is_sharded(parameter):
+                raise wrong(f"the center of {name!r} is to be read from {file.path}: it is not there, or no such parameter is here")
+            found[f"center/{name}"] = given[name].to(parameter.dtype).to(dial.dtype)
+            file.names.add(name)
+        return file, found
 
 
 def optimizers_of(tracker: _afterfit.Tracker) -> str:

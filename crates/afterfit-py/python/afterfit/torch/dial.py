@@ -18,8 +18,9 @@ from .. import _afterfit
 from .._numbers import whole
 from .._status import Status
 from .bank import Bank, Slot
+from .checkpoints import CenterFile, tensors_of
 from .course import Course, entry, optimizers_of, wrong
-from .optimizers import check_schedule, clean, unwrapped, unwrapped_model
+from .optimizers import check_schedule, clean, is_inside, unwrapped, unwrapped_model
 from .reading import Reading, Sweep, judged
 from .reading import refresh as refresh_model
 from .shards import bytes_of, is_sharded, local_of, sharded_like, whole_of
@@ -57,7 +58,10 @@ class Dial:
         group's rates; other groups in proportion). With momentum, or Adam, masses are then exact under the schedule; a step at
         another rate is refused. Without it, masses are made from the rate of each step, and certificates include what that costs.
     center
-        ``"start"``: where training starts. A state dict, such as the pretrained model's, is checked to be just that.
+        ``"start"``: where training starts. A state dict, such as the pretrained model's, is checked to be just that. So is a file
+        of one (safetensors, a folder of these, or ``torch.save``'s); states then hold its path and checksum, not a copy of the
+        center, and read it again when they are loaded: it must still be there, or be named anew. (In memory the center stays, and
+        what :meth:`save` writes is complete. The centers of shards are in states all the same.)
     params, exclude
         Which parameters are averaged, or not: a regular expression for their names, or a function of name and parameter.
     every
@@ -77,6 +81,20 @@ class Dial:
         Whether the loss is: readings are then called exact.
     block
         How many iterates are added at once: more cost less time and more memory, a model each.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from afterfit.torch import Dial
+    >>> model = torch.nn.ParameterList([torch.zeros(2)])
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> dial = Dial(model, optimizer, l2=(0.1, 1.0))
+    >>> for _ in range(100):
+    ...     optimizer.zero_grad()
+    ...     (0.5 * (model[0] - 1.0).square().sum()).backward()
+    ...     optimizer.step()
+    >>> dial.read(1.0).state_dict()["0"].round(decimals=2)
+    tensor([0.5000, 0.5000])
     """
 
     def __init__(
@@ -91,7 +109,7 @@ class Dial:
         nodes: int | Sequence[int] | None = None,
         steps: int | None = None,
         schedule: Any = None,
-        center: str | Mapping[str, Tensor] = "start",
+        center: str | os.PathLike[str] | Mapping[str, Tensor] = "start",
         params: str | Callable[[str, Tensor], bool] | None = None,
         exclude: str | Callable[[str, Tensor], bool] | None = None,
         every: int = 1,
@@ -129,8 +147,11 @@ class Dial:
         check_schedule(schedule, steps)
         if masses not in ("auto", "one", "each"):
             raise ValueError(f"masses is {masses!r}: it must be 'auto', 'one' or 'each'")
-        if not isinstance(center, Mapping) and center != "start":
-            raise ValueError(f"center is {center!r}: it must be 'start' or a state dict")
+        self.center_file: CenterFile | None = None
+        if isinstance(center, str | os.PathLike) and center != "start" and os.path.exists(center):
+            self.center_file = CenterFile(Path(os.path.abspath(center)))
+        elif not isinstance(center, Mapping) and center != "start":
+            raise ValueError(f"center is {center!r}: it must be 'start', a state dict, or the file of one")
         self.model = model
         self.tolerance, self.nodes, self.total, self.every = float(tolerance), counts, steps, every
         self.schedule, self.center, self.masses = schedule, center, masses
@@ -225,9 +246,12 @@ class Dial:
         return self.block if self.block is not None else max(4, min(16, tracker.sums // 2))
 
     def _check_center(self, banks: list[Bank]) -> None:
-        if not isinstance(self.center, Mapping):
+        if self.center == "start":
             return
-        given = {clean(name): tensor for name, tensor in self.center.items()}
+        if self.center_file is not None:
+            _ = self.center_file.digest  # (that of what is looked at now)
+        center = self.center if isinstance(self.center, Mapping) else tensors_of(Path(self.center))
+        given = {clean(name): tensor for name, tensor in center.items()}
         for bank in banks:
             for slot in bank.slots:
                 other = given.get(slot.name)
@@ -244,6 +268,8 @@ class Dial:
                     raise ValueError(
                         f"{slot.name!r} starts {float(off):.3g} away from center: averages are around where training starts"
                     )
+                if self.center_file is not None:
+                    self.center_file.names.add(slot.name)
         self.center = "start"  # (looked at once, and not held any longer)
 
     # While training.
@@ -252,6 +278,8 @@ class Dial:
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         if started and torch.cuda.is_current_stream_capturing():
             return  # a graph would replay what is recorded here without its numbers: see push
+        if is_inside(optimizer):
+            return
         course = next(course for course in self._courses if course.optimizer is optimizer)
         # (`args` are those of step, the optimizer first.)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 import warnings
 from collections.abc import Mapping
@@ -55,6 +56,20 @@ def recurrence_of(optimizer: Optimizer, group: Mapping[str, Any]) -> tuple[str, 
         if name in _HEURISTICS:
             return name, {}
     return type(optimizer).__name__, {}
+
+
+#: The code of what torch puts around every class's ``step``: it calls the hooks.
+_HOOKED = Optimizer.profile_hook_step(lambda *args: None).__code__
+
+
+def is_inside(optimizer: Optimizer) -> bool:
+    """Whether this step is part of another of the same optimizer: if a class's ``step`` calls that of the class it is derived
+    from, torch calls the hooks for both."""
+    steps, frame = 0, inspect.currentframe()
+    while frame is not None:
+        steps += frame.f_code is _HOOKED and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return steps > 1
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
