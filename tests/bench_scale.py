@@ -239,6 +239,8 @@ def main():
         model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "this machine")
         known |= {"averages": of_averages(Path(sys.argv[1]).resolve()), "rows": of_rows(), "ray": of_ray(), "machine": model}
         STORED.write_text(json.dumps(known, indent=2) + "\n")
+    if not {"averages", "rows", "store", "ray"} <= known.keys():
+        raise SystemExit("scale: no measurements stored: make bench-scale")
     text = PAGE.read_text()
     made = re.sub(r"(<!-- tests/bench_scale.py -->\n).*?(<!-- end -->)", lambda found: "\n".join([found[1].rstrip(), *lines(known), found[2]]), text, flags=re.DOTALL)
     if "--check" in sys.argv:

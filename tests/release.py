@@ -63,7 +63,7 @@ def one_address(_: Path) -> None:
         assert owner in text(name)
     for name in CRATES:
         package = tomllib.loads(text(f"crates/{name}/Cargo.toml"))["package"]
-        assert package["repository"] == {"workspace": True} and (name == "afterfit-cli" or name in package["documentation"])
+        assert package["repository"] == {"workspace": True} and name in package["documentation"]
 
 
 def workflows(_: Path) -> None:
