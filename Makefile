@@ -79,8 +79,9 @@ test-python-heavy: wheel $(TORCH_VENV)/ready ## what of it needs PyTorch, Lightn
 	$(TORCH_VENV)/bin/python tests/readme.py --torch
 
 # What needs a browser or PyTorch, and the paper's figures against their stored numbers.
-test-heavy: $(VENV)/ready $(TORCH_VENV)/ready ## what needs a browser or PyTorch; the paper's figures
+test-heavy: $(VENV)/ready $(TORCH_VENV)/ready ## what needs a browser or PyTorch; the paper's figures; the site
 	cargo build --release
+	$(MAKE) docs
 	$(MAKE) test-web
 	PYTHON=$(CURDIR)/$(PYTHON) tests/browser.sh target/release/afterfit report serve
 	$(TORCH_VENV)/bin/python tests/checkpoints.py target/release/afterfit --torch
@@ -89,6 +90,7 @@ test-heavy: $(VENV)/ready $(TORCH_VENV)/ready ## what needs a browser or PyTorch
 	$(TORCH_VENV)/bin/python tests/stores.py target/release/afterfit
 	$(TORCH_VENV)/bin/python tests/frameworks.py target/release/afterfit
 	$(MAKE) test-python-heavy
+	$(PYTHON) tests/release.py --source
 	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter tests/browser.sh target/release/afterfit jupyter
 	cargo run --release -p paper -- all check
 	PAPER=$(CURDIR)/paper/out tests/browser.sh target/release/afterfit paper

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from loop import Clock, descend, optimizer_of, pull_to_start, rounded, step_loss, warm_cosine
-from models import set_share, with_adapters
+from models import set_share, with_adapters, with_peft
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from worlds import Pictures, Texts, world
@@ -38,7 +38,8 @@ def prepared(size: dict[str, Any], piece: dict[str, Any], here: Texts | Pictures
     model = here.model()
     model.load_state_dict(torch.load(file, map_location=here.device))
     model.eval()  # (batch norm keeps the statistics of the pretraining: averages then need no others)
-    return with_adapters(model, size["rank"]) if piece["weights"] == "lora" else model
+    adapt = {"lora": with_adapters, "peft": with_peft}.get(piece["weights"])
+    return model if adapt is None else adapt(model, size["rank"])
 
 
 def state(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -96,7 +97,7 @@ def tuned_with_dial(
     found: dict[str, Any] = {"stopping": stopping, "dial": readings, "ema": emas, "ema-stopping": averaging, "wise": line}
     found["status"] = reading.status.standing
     end = state(model)
-    if piece["weights"] == "lora":  # the line of the products B A: what a serving system's "adapter scale" does
+    if piece["weights"] != "full":  # the line of the products B A: what a serving system's "adapter scale" does
         found["scaled"] = []
         for share in shares:
             set_share(model, share)

@@ -73,11 +73,21 @@ def with_adapters(model: nn.Module, rank: int) -> nn.Module:
     return model
 
 
+def with_peft(model: nn.Module, rank: int) -> nn.Module:
+    """The same by the library peft, whose A starts smaller; an alpha of the rank is a scale of 1."""
+    from peft import LoraConfig, get_peft_model  # a friend that not everyone has
+
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return get_peft_model(model, LoraConfig(r=rank, lora_alpha=rank, target_modules=linear))
+
+
 def set_share(model: nn.Module, share: float) -> None:
     """How much of the adapters counts."""
     for module in model.modules():
         if isinstance(module, Adapter):
             module.share = share
+        elif hasattr(module, "set_scale"):  # peft's
+            module.set_scale("default", share)
 
 
 def resnet(width: int) -> nn.Module:

@@ -12,7 +12,7 @@ from claims import CLAIMS
 from findings import BUDGETS, METHODS, Decay, Entry, anneal, curves, decay, frontier, kinds, mean, of, points, runs, seeds
 
 SETTING = {("gpt", "adam", "full"): "Adam, all weights", ("gpt", "sgd", "full"): "SGD with momentum, all weights"}
-SETTING |= {("gpt", "adam", "lora"): "Adam, LoRA", ("gpt", "sgd", "lora"): "SGD with momentum, LoRA"}
+SETTING |= {("gpt", "adam", "lora"): "Adam, LoRA (own adapter)", ("gpt", "sgd", "lora"): "SGD with momentum, LoRA (own adapter)"}
 SETTING |= {("resnet", "adam", "full"): "ResNet-18, Adam", ("resnet", "sgd", "full"): "ResNet-18, SGD with momentum"}
 FULL = {"model": "gpt", "optimizer": "adam", "weights": "full"}
 ANY = 1e9

@@ -121,7 +121,9 @@ def work_off(store: Store, command: list[str], environment: dict[str, str]) -> N
         worker.wait()
 
 
-def versions(device: str) -> dict[str, Any]:
+def versions(device: str, piece: Piece) -> dict[str, Any]:
+    from importlib.metadata import version
+
     import torch
 
     import afterfit
@@ -134,6 +136,7 @@ def versions(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": machine,
         "graphs": graphs,
+        **({"peft": version("peft")} if piece.get("weights") == "peft" else {}),
     }
 
 
@@ -158,7 +161,7 @@ def worker(arguments: argparse.Namespace) -> None:
         try:
             size = plan.SIZES[arguments.size][plan.name(piece)]
             result = studies[piece["study"]](size, piece, device, clock, arguments.data, arguments.work)
-            answer = {"result": result, "settings": size, "versions": versions(arguments.device)}
+            answer = {"result": result, "settings": size, "versions": versions(arguments.device, piece)}
         except OutOfTime:
             answer = {}
         except Exception as error:  # the driver is told, and continues with the next piece
@@ -252,6 +255,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="for pretrained models (a temporary folder)")
     parser.add_argument("--no-mps", dest="mps", action="store_false")
     parser.add_argument("--no-graphs", dest="graphs", action="store_false")
+    parser.add_argument("--adapters", default="lora", choices=["lora", "peft"], help="LoRA as models.py writes it out, or peft's")
     parser.add_argument("--only", default="", help="a text that the JSON of a piece must contain")
     parser.add_argument("--list", action="store_true", help="say what would be run")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -274,6 +278,7 @@ def main() -> None:
             plan.SIZES[arguments.size][plan.name(wanted[0])]
         except (KeyError, IndexError):
             raise SystemExit(f"there is no study {study!r} of size {arguments.size}") from None
+        wanted = [{**piece, "weights": arguments.adapters} if piece.get("weights") == "lora" else piece for piece in wanted]
         wanted = [piece for piece in wanted if arguments.only in key(piece) or piece.get("method") == "pretrain"]
         missing = [piece for piece in wanted if key(piece) not in there]
         # Pretrained models are not kept: they are made again where something that starts from them is missing.

@@ -21,6 +21,8 @@ STORED, PAGE = ROOT / "docs" / "scale.json", ROOT / "docs" / "scale.md"
 # What a machine of the simulations has. (These are choices, not measurements.)
 CORES, GIGABYTES_A_SECOND, SHARD = 64, 12.5, 5e9
 STRENGTHS, CHECKPOINTS = 16, 100
+# Blocks of a file in memory, and the most they have (crates/afterfit/src/files/stores/object.rs).
+HELD, BLOCK = 3, 8 << 20
 
 
 # ------------------------------------------------------------------ what is measured
@@ -211,8 +213,8 @@ def lines(known):
     yield ""
     yield (
         f"A worker is bound by {bound}: its cores add up {CORES / cpu:.0f} GB/s at {STRENGTHS} strengths, its network brings {GIGABYTES_A_SECOND} GB/s. "
-        f"With more workers than files the rest is idle: `shard_size` cuts finer. A task has about {24 * CHECKPOINTS / 1e3:.1f} GB of blocks in memory "
-        f"and {STRENGTHS * SHARD / 1e9:.0f} GB of outputs in its temporary folder. One strength instead of {STRENGTHS} saves cores and what is written, not what is read."
+        f"With more workers than files the rest is idle: `shard_size` cuts finer. A task has up to {HELD * BLOCK * CHECKPOINTS / 1e9:.1f} GB of blocks in memory (one file of each checkpoint; "
+        f"with more files it is no more than a quarter of the free memory) and {STRENGTHS * SHARD / 1e9:.0f} GB of outputs in its temporary folder. One strength instead of {STRENGTHS} saves cores and what is written, not what is read."
     )
     yield ""
     yield "## 10⁹ rows"
@@ -239,6 +241,8 @@ def main():
         model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "this machine")
         known |= {"averages": of_averages(Path(sys.argv[1]).resolve()), "rows": of_rows(), "ray": of_ray(), "machine": model}
         STORED.write_text(json.dumps(known, indent=2) + "\n")
+    if not {"averages", "rows", "store", "ray"} <= known.keys():
+        raise SystemExit("scale: no measurements stored: make bench-scale")
     text = PAGE.read_text()
     made = re.sub(r"(<!-- tests/bench_scale.py -->\n).*?(<!-- end -->)", lambda found: "\n".join([found[1].rstrip(), *lines(known), found[2]]), text, flags=re.DOTALL)
     if "--check" in sys.argv:

@@ -2,7 +2,7 @@
 
 python tests/readme.py target/release/afterfit    # console blocks, and the examples under every --help
 python tests/readme.py --python                   # Python blocks that need numpy and scikit-learn
-python tests/readme.py --torch                    # those that need PyTorch, Lightning, Transformers and JAX
+python tests/readme.py --torch                    # those that need PyTorch, Lightning, Transformers, JAX and Ray
 
 Each document runs from its first block to its last in a folder of its own with a few small files. Lines printed below a command
 must be in its output, in that order, but for times. A block that is not to be run is `text`, not `console`.
@@ -285,6 +285,35 @@ def blocks_of_torch(folder: Path) -> None:
     python_blocks(folder, torch=True)
 
 
+def blocks_of_ray(folder: Path) -> None:
+    """Those of docs/ray.md, on a cluster of this machine; what is /shared there is a folder here."""
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_DATA_DISABLE_PROGRESS_BARS="1")
+    import pyarrow
+    import pyarrow.parquet
+    import ray
+
+    shared = folder / "shared"
+    (shared / "table").mkdir(parents=True)
+    checkpoints(shared)
+    (shared / "checkpoints").rename(shared / "run")
+    draws = np.random.default_rng(0)
+    table = {name: draws.normal(size=400) for name in ("size", "age")}
+    table["price"] = 3 * table["size"] - table["age"] + draws.normal(size=400)
+    table["kind"] = (table["age"] + draws.normal(size=400) > 0).astype(np.int64)
+    pyarrow.parquet.write_table(pyarrow.table(table), shared / "table/rows.parquet")
+    names: dict[str, Any] = {}
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    try:
+        for language, block in FENCE.findall((ROOT / "docs/ray.md").read_text()):
+            if language == "python":
+                exec(compile(block.replace("/shared", str(shared)), "docs/ray.md", "exec"), names)
+    finally:
+        ray.shutdown()
+    found, linear, classes = (names[name] for name in ("found", "linear", "classes"))
+    assert len(found.outputs) == 16 and all(output.path.is_dir() for output in found.outputs)
+    assert linear.coefs.shape == (50, 3) and classes.coefs.shape == (20, 1, 3)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=Path, nargs="?", default=ROOT / "target/release/afterfit")
@@ -294,6 +323,6 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     BINARY = arguments.binary.resolve()
     if arguments.python or arguments.torch:
-        runner.run([blocks_of_torch if arguments.torch else blocks_of_python])
+        runner.run([blocks_of_torch, blocks_of_ray] if arguments.torch else [blocks_of_python])
     else:
         runner.run([documents, demo_is_shown_in_eight_lines, helps, completions_and_manuals])

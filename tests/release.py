@@ -2,6 +2,7 @@
 
 python tests/release.py            # files, and the crates as they would be packaged, without a network
 python tests/release.py --wheel    # the built wheel, in a fresh environment; the source distribution
+python tests/release.py --source   # a wheel built from the source distribution alone, in a fresh environment: minutes
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def one_address(_: Path) -> None:
         assert owner in text(name)
     for name in CRATES:
         package = tomllib.loads(text(f"crates/{name}/Cargo.toml"))["package"]
-        assert package["repository"] == {"workspace": True} and (name == "afterfit-cli" or name in package["documentation"])
+        assert package["repository"] == {"workspace": True} and name in package["documentation"]
 
 
 def workflows(_: Path) -> None:
@@ -132,9 +133,13 @@ def crates(folder: Path) -> None:
 
 
 def wheel(folder: Path) -> None:
+    works_alone(ROOT / "target/wheels", folder)
+
+
+def works_alone(wheels: Path, folder: Path) -> None:
     """Installed in an environment that has nothing but numpy: the module, the command, a fit."""
-    built = list((ROOT / "target/wheels").glob("*.whl"))
-    assert len(built) == 1, f"one wheel in target/wheels: {built}"
+    built = list(wheels.glob("*.whl"))
+    assert len(built) == 1, f"one wheel in {wheels}: {built}"
     names = {Path(name).name for name in zipfile.ZipFile(built[0]).namelist()}
     assert {"LICENSE-MIT", "LICENSE-APACHE"} <= names, names
     venv.create(folder / "fresh", with_pip=True)
@@ -151,15 +156,35 @@ def wheel(folder: Path) -> None:
     assert "best λ" in done.stdout, done.stdout
 
 
-def source_distribution(folder: Path) -> None:
-    """It has the whole of what the package is built from: cargo reads its workspace without a network."""
-    maturin = Path(sys.executable).parent / "maturin"
+MATURIN = Path(sys.executable).parent / "maturin"
+
+
+def unpacked(folder: Path) -> Path:
+    """The source distribution, made and unpacked."""
     manifest = ROOT / "crates/afterfit-py/Cargo.toml"
-    subprocess.run([maturin, "sdist", "--manifest-path", manifest, "--out", folder], check=True, cwd=ROOT, capture_output=True)
+    subprocess.run([MATURIN, "sdist", "--manifest-path", manifest, "--out", folder], check=True, cwd=ROOT, capture_output=True)
     [archive] = folder.glob("*.tar.gz")
     with tarfile.open(archive) as content:
         content.extractall(folder, filter="data")
     [root] = [entry for entry in folder.iterdir() if entry.is_dir()]
+    return root
+
+
+def wheel_from_source(folder: Path) -> None:
+    """What the source distribution has is enough to build the package: its wheel works alone."""
+    (folder / "source").mkdir()
+    root = unpacked(folder / "source")
+    # (Dependencies are those of the wheel that was built before; without a network.)
+    shared = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target"), "CARGO_NET_OFFLINE": "true"}
+    command = [MATURIN, "build", "--profile", "dev", "--compatibility", "linux", "--out", folder / "wheels"]
+    done = subprocess.run(command, cwd=root, env=shared, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    works_alone(folder / "wheels", folder)
+
+
+def source_distribution(folder: Path) -> None:
+    """It has the whole of what the package is built from: cargo reads its workspace without a network."""
+    root = unpacked(folder)
     inside = {str(path.relative_to(root)) for path in root.rglob("*")}
     assert {
         "PKG-INFO",
@@ -179,7 +204,11 @@ def source_distribution(folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", action="store_true")
-    if parser.parse_args().wheel:
+    parser.add_argument("--source", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.source:
+        runner.run([wheel_from_source])
+    elif arguments.wheel:
         runner.run([wheel, source_distribution])
     else:
         runner.run([one_version, one_minimum_rust, one_address, workflows, make_targets, container, crates])

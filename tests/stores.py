@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,10 @@ class Faults:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start("503 Slow Down", [("Content-Type", "application/xml")])
             return [b"<Error><Code>SlowDown</Code><Message>busy</Message></Error>"]
+        if what == "broken":
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start("500 Internal Server Error", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>InternalError</Code><Message>broken</Message></Error>"]
         if what == "slow":
             time.sleep(0.3)
         answer = self.app(environ, start)
@@ -73,7 +78,12 @@ FAULTS = Faults()
 SERVER = make_server("127.0.0.1", 0, FAULTS, threaded=True, request_handler=Quiet)
 threading.Thread(target=SERVER.serve_forever, daemon=True).start()
 URL = f"http://127.0.0.1:{SERVER.port}"
-VARIABLES = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": URL}
+# A temporary folder of these runs alone: what they leave in it is theirs.
+HOME = tempfile.TemporaryDirectory()
+TEMPORARY = Path(HOME.name)
+VARIABLES = {
+    "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": URL, "TMPDIR": str(TEMPORARY),
+}  # fmt: skip
 S3 = boto3.client("s3", endpoint_url=URL, aws_access_key_id="key", aws_secret_access_key="other", region_name="us-east-1")
 
 
@@ -85,7 +95,9 @@ def run(*arguments, fails=False, cwd=None, **more):
     said = done.stdout + done.stderr
     assert (done.returncode != 0) == fails, said
     assert SECRET not in said and ".afterfit-" not in said, said
-    assert not list(Path(tempfile.gettempdir()).glob(".afterfit-*")), "a mirror is left over"
+    # (Outputs that could not be sent are kept, as the error says.)
+    left = {path.name.split("-")[0] for path in TEMPORARY.iterdir()}
+    assert left <= ({"unsent"} if fails else set()), left
     return done.stderr if fails else done.stdout
 
 
@@ -235,14 +247,29 @@ def busy_stores_cut_connections_and_slow_ones_change_nothing(folder):
     checkpoints(folder / "run", 3_500_000)
     send(folder / "run", name, "run/")
     expected = here(folder, folder / "run", *L2)
-    kinds = ["busy", "cut", "slow"]
-    FAULTS.fault = lambda method, path, count: kinds[count // 3 % 3] if method in ("GET", "PUT") and path.endswith("safetensors") and count % 3 == 0 and (method, kinds[count // 3 % 3]) != ("PUT", "cut") else None
+    kinds = ["busy", "broken", "cut", "slow"]
+    happened = set()
+
+    def fault(method, path, count):
+        kind = kinds[count // 3 % len(kinds)]
+        if method not in ("GET", "PUT") or not path.endswith("safetensors") or count % 3 or (method, kind) == ("PUT", "cut"):
+            return None
+        happened.add((method, kind))
+        return kind
+
+    FAULTS.fault = fault
     try:
         run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2)
     finally:
         FAULTS.fault = None
     for l2 in ("0.01", "1"):
         assert same(fetch(name, f"out/l2-{l2}.safetensors", folder), expected / f"l2-{l2}.safetensors")
+    assert {("GET", kind) for kind in kinds} <= happened, happened
+
+
+def kept_by(said):
+    """Where outputs are that could not be sent."""
+    return Path(re.search(r"the outputs are kept in ([^)]*)\)", said)[1])
 
 
 def what_fails_for_good_is_said_and_leaves_nothing(folder):
@@ -262,7 +289,7 @@ def what_fails_for_good_is_said_and_leaves_nothing(folder):
     finally:
         FAULTS.fault = None
     # What was made is not lost.
-    kept = Path(re.search(r"the outputs are kept in ([^)]*)\)", said)[1])
+    kept = kept_by(said)
     expected = here(folder, folder / "run", *L2)
     for l2 in ("0.01", "1"):
         assert same(kept / "s3" / name / "out" / f"l2-{l2}.safetensors", expected / f"l2-{l2}.safetensors")
@@ -325,17 +352,66 @@ def outputs_in_a_store_are_kept_unless_said_otherwise(folder):
     assert keys(name, "best") == ["best/l2-1.safetensors"]
 
 
+def peak_of(*arguments, **more):
+    """Megabytes."""
+    # (By way of a small process: a child's peak begins with its parent's, and the server of this one holds all objects.)
+    watch = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=2); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    command = [sys.executable, "-S", "-c", watch, AFTERFIT, *map(str, arguments)]
+    return int(subprocess.run(command, env={**os.environ, **VARIABLES, **more}, capture_output=True, text=True, check=True).stdout) / 1e3
+
+
+RANKS, LIMIT = 4, 32
+
+
+def save_shards(rank, folder):
+    """As FSDP does: of every tensor each process has some rows, in a file of its own."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", RANKS), rank=rank, world_size=RANKS)
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for step in range(12):
+        generator = torch.Generator().manual_seed(step)
+        whole = {f"layer.{at}": torch.randn(512, 1024, generator=generator) for at in range(10)}
+        cut = {name: distribute_tensor(value, mesh, [Shard(0)], src_data_rank=None) for name, value in whole.items()}
+        dcp.save(cut, checkpoint_id=f"{folder}/run/step-{step}")
+    dist.destroy_process_group()
+
+
+def memory_is_bounded_for_any_number_of_files(folder):
+    name = bucket()
+    torch.multiprocessing.spawn(save_shards, (str(folder),), nprocs=RANKS)
+    files = sorted((folder / "run").rglob("*.distcp"))
+    total = sum(path.stat().st_size for path in files)
+    # All of them are read at the same time: without a limit, each would be in memory as a whole (5 MB are less than a block).
+    assert len(files) == 12 * RANKS and min(path.stat().st_size for path in files) > 5_000_000
+    send(folder / "run", name, "run/")
+    average = ["average", f"s3://{name}/run", "-o", folder / "mean.safetensors", "--uniform"]
+    # (What the program takes by itself, and its pages while it opens.)
+    opened = peak_of(*average, "--dry-run", AFTERFIT_STORE_MB=str(LIMIT))
+    FAULTS.seen.clear()
+    peak = peak_of(*average, AFTERFIT_STORE_MB=str(LIMIT))
+    run("average", folder / "run", "-o", folder / "expected.safetensors", "--uniform")
+    assert same(folder / "mean.safetensors", folder / "expected.safetensors")
+    assert peak < opened + LIMIT + 64 < total / 1e6, f"{opened:.0f} MB opened, {peak:.0f} MB in all, {total / 1e6:.0f} MB of files"
+    # No byte of a block is fetched much more than once, but that blocks shrink while files are begun.
+    ranges = [seen[2].removeprefix("bytes=").split("-") for seen in FAULTS.seen if seen[0] == "GET" and seen[2]]
+    fetched = sum(int(end) - int(start) + 1 for start, end in ranges)
+    assert fetched < 2 * total, f"{fetched / 1e6:.0f} of {total / 1e6:.0f} MB"
+    said = run(*average, "--force", fails=True, AFTERFIT_STORE_MB="2GB")
+    assert "AFTERFIT_STORE_MB is `2GB`" in said, said
+
+
 def memory_is_a_few_blocks_a_checkpoint_and_requests_are_large(folder):
     name = bucket()
     (folder / "run").mkdir()
     checkpoints(folder / "run", 20_000_001)  # 80 MB each
     send(folder / "run", name, "run/")
     FAULTS.seen.clear()
-    # (By way of a small process: a child's peak begins with its parent's, and the server of this one holds all objects.)
-    watch = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=2); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    command = [sys.executable, "-S", "-c", watch, AFTERFIT, "average", f"s3://{name}/run", "-o", folder / "out", *L2]
-    peak = int(subprocess.run(command, env={**os.environ, **VARIABLES}, capture_output=True, text=True, check=True).stdout)
-    assert peak / 1e3 < 32 * len(STEPS) + 64, f"{peak / 1e3:.0f} MB"
+    peak = peak_of("average", f"s3://{name}/run", "-o", folder / "out", *L2)
+    assert peak < 32 * len(STEPS) + 64, f"{peak:.0f} MB"
     ranges = [seen[2] for seen in FAULTS.seen if seen[0] == "GET" and seen[2]]
     sizes = sorted(int(end) - int(start) + 1 for start, end in (found.removeprefix("bytes=").split("-") for found in ranges))
     # Headers, then blocks: no byte of a block is fetched twice.
@@ -367,10 +443,11 @@ def a_temporary_folder_that_is_cleared_removes_nothing_from_the_store(folder):
     run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2)
     before = {key: S3.head_object(Bucket=name, Key=key)["ETag"] for key in keys(name, "out")}
     # Whatever is older than a day, as those who tidy up do.
-    tidy = f"find {tempfile.gettempdir()}/.afterfit-* -type f -mtime +1 -delete; echo 1 {{}}"
+    tidy = f"find {TEMPORARY}/.afterfit-* -type f -mtime +1 -delete; echo 1 {{}}"
     more = ["--l2", "0.1,10", "--rate", "0.1", "--eval", tidy]
     said = run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *more, "--best", "max", fails=True)
     assert "cleared while it was in use" in said, said
+    shutil.rmtree(kept_by(said))
     assert {key: S3.head_object(Bucket=name, Key=key)["ETag"] for key in keys(name, "out")} == before
     # A run that fails after its work removes nothing either.
     said = run("average", f"s3://{name}/run", "-o", f"s3://{name}/out", *L2, "--force", "--eval", "exit 1", fails=True)
@@ -383,23 +460,88 @@ def a_secret_with_a_line_end_is_named_and_not_shown(folder):
     assert "the variable AWS_SECRET_ACCESS_KEY holds a line's end" in said, said
 
 
-def an_upload_that_is_stopped_takes_its_parts_back(folder):
-    name = bucket()
-    (folder / "run").mkdir()
-    checkpoints(folder / "run", 12_000_003)  # 48 MB: six parts of each output
+def interrupted(run, name, by):
+    """An upload that is sent a signal when its first part is on its way; how it ended, and what it said."""
     FAULTS.fault = lambda method, path, count: "slow" if method == "PUT" else None
     FAULTS.seen.clear()
-    command = [AFTERFIT, "average", folder / "run", "-o", f"s3://{name}/out", *L2]
+    command = [AFTERFIT, "average", run, "-o", f"s3://{name}/out", *L2]
     process = subprocess.Popen(command, env={**os.environ, **VARIABLES}, stderr=subprocess.PIPE, text=True)
     try:
         while not any(seen[0] == "PUT" for seen in list(FAULTS.seen)) and process.poll() is None:
             time.sleep(0.01)
-        process.terminate()
+        process.send_signal(by)
         said = process.communicate(timeout=60)[1]
     finally:
         FAULTS.fault = None
         process.kill()
-    assert process.returncode == 143 and "stopped by SIGTERM" in said, (process.returncode, said)
+    return process.returncode, said
+
+
+def a_killed_upload_names_nothing_and_is_done_again(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run", 12_000_003)
+    ended, said = interrupted(folder / "run", name, signal.SIGKILL)
+    assert ended == -signal.SIGKILL, (ended, said)
+    assert keys(name, "out") == []
+    # Its mirror goes with the next run, once it is old enough to be nobody's.
+    [mirror] = TEMPORARY.iterdir()
+    for path in [*mirror.rglob("*"), mirror]:
+        os.utime(path, (time.time() - 3600,) * 2)
+    run("average", folder / "run", "-o", f"s3://{name}/out", *L2)
+    expected = here(folder, folder / "run", *L2)
+    for l2 in ("0.01", "1"):
+        assert same(fetch(name, f"out/l2-{l2}.safetensors", folder), expected / f"l2-{l2}.safetensors")
+
+
+def files_of_workers_are_looked_at_refused_taken_up_and_replaced(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run")
+    send(folder / "run", name, "run/")
+    shared = ["--ratio", "0.5", "--shard-size", "100KB"]
+    run("average", folder / "run", "-o", folder / "expected", *shared)
+    names = sorted(path.name for path in (folder / "expected").iterdir())
+    first, second = (part for part in names if part.endswith(".safetensors"))
+    average = ["average", f"s3://{name}/run", "-o", f"s3://{name}/out", *shared]
+
+    def is_complete():
+        there = [fetch(name, f"out/{part}", folder) for part in names]
+        assert keys(name, "out/") == [f"out/{part}" for part in names], keys(name, "out/")
+        return all(same(path, folder / "expected" / path.name) if path.suffix == ".safetensors" else path.read_bytes() == (folder / "expected" / path.name).read_bytes() for path in there)
+
+    def stamp(part):
+        return S3.head_object(Bucket=name, Key=f"out/{part}")["LastModified"]
+
+    # A worker has sent its file, and then everything stopped.
+    run(*average, "--files=0")
+    assert keys(name, "out/") == [f"out/{first}"]
+    made = stamp(first)
+    planned = json.loads(run(*average, "--dry-run", "--json"))
+    assert [file["name"] for file in planned["files"]] == [first, second] and keys(name, "out/") == [f"out/{first}"], planned
+    said = run(*average, fails=True)
+    assert "several machines were making" in said and f"s3://{name}/out" in said, said
+    said = run(*average, "--join", fails=True)
+    assert second in said and keys(name, "out/") == [f"out/{first}"], said
+    # Resumed: what is there stays.
+    time.sleep(1.1)  # (The store's clock has seconds.)
+    run(*average, "--files=0,1")
+    run(*average, "--join")
+    assert is_complete() and stamp(first) == made
+    # Stopped again, and replaced as a whole by one machine.
+    run(*average[:-4], "--ratio", "0.25", *average[-2:], "--force", "--files=1")
+    assert keys(name, "out/") == [f"out/{first}", f"out/{second}"]
+    run(*average, "--dry-run")
+    run(*average, "--force")
+    assert is_complete() and stamp(first) > made
+
+
+def an_upload_that_is_stopped_takes_its_parts_back(folder):
+    name = bucket()
+    (folder / "run").mkdir()
+    checkpoints(folder / "run", 12_000_003)  # 48 MB: six parts of each output
+    ended, said = interrupted(folder / "run", name, signal.SIGTERM)
+    assert ended == 143 and "stopped by SIGTERM" in said, (ended, said)
     assert keys(name, "out") == [] and not S3.list_multipart_uploads(Bucket=name).get("Uploads"), S3.list_multipart_uploads(Bucket=name)
 
 
@@ -451,6 +593,7 @@ def a_web_server_is_read_too(folder):
 
 CHECKS = [
     memory_is_a_few_blocks_a_checkpoint_and_requests_are_large,
+    memory_is_bounded_for_any_number_of_files,
     averages_are_those_of_a_disk_bit_for_bit,
     every_format_is_read_from_a_store,
     dials_and_tables_live_in_stores,
@@ -462,6 +605,8 @@ CHECKS = [
     a_temporary_folder_that_is_cleared_removes_nothing_from_the_store,
     a_secret_with_a_line_end_is_named_and_not_shown,
     an_upload_that_is_stopped_takes_its_parts_back,
+    a_killed_upload_names_nothing_and_is_done_again,
+    files_of_workers_are_looked_at_refused_taken_up_and_replaced,
     a_web_server_is_read_too,
 ]
 

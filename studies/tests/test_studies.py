@@ -11,7 +11,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
 import numpy as np
@@ -91,6 +93,26 @@ def test_adapters_start_where_the_model_was(entries: list[findings.Entry]) -> No
     result = findings.of(entries, study="finetune", method="dial", weights="lora")[0]["result"]
     pretrained = findings.of(entries, study="finetune", method="pretrain", model="gpt")[0]["result"]["judged"]
     assert result["stopping"][0][1:] == pretrained == result["scaled"][0][1:]
+
+
+def test_adapters_of_peft(carried: Path, tmp_path: Path) -> None:
+    """The same under peft's own adapters: the dial reads from where the model was to where the tuning ended, and only them."""
+    only = ("--adapters", "peft", "--only", '"weights": "peft"')
+    done = run("--size", "tiny", "--seeds", 0, "--studies", "finetune", "--data", carried, "--out", tmp_path, "--threads", 1, *only)
+    assert done.returncode == 0, done.stdout + done.stderr
+    entries = findings.load(tmp_path)
+    pretrained = findings.of(entries, study="finetune", method="pretrain", model="gpt")[0]["result"]["judged"]
+    [tuned] = [one for one in entries if one["piece"]["method"] != "pretrain"]
+    assert tuned["piece"]["weights"] == "peft" and tuned["versions"]["peft"]
+    result = tuned["result"]
+    start, end = result["stopping"][0][1:], result["stopping"][-1][1:]
+    assert start == pretrained == result["scaled"][0][1:] and end == result["scaled"][-1][1:]
+    assert end[1][1] < start[1][1] - 0.1  # it learned
+    (_, weakest_unspent, _, *weakest), (_, strongest_unspent, _, *strongest) = result["dial"][0], result["dial"][-1]
+    assert weakest_unspent > strongest_unspent
+    # Of the new loss: the strongest reading is near the start, the weakest nearer to the end.
+    assert abs(strongest[1][1] - start[1][1]) < abs(weakest[1][1] - start[1][1])
+    assert all(row[2] < 2e-3 for row in result["dial"])  # certificates
 
 
 def test_retrained_and_replayed(entries: list[findings.Entry]) -> None:
@@ -198,6 +220,27 @@ def test_example(tmp_path: Path) -> None:
     judge = [sys.executable, str(example), "--width", "64", "--judge", str(tmp_path / "tuned.safetensors")]
     _, old, _, new = subprocess.run(judge, check=True, capture_output=True, text=True, env=alone).stdout.split()
     assert [float(old), float(new)] == pytest.approx(rows[chosen], abs=1e-3)  # as --eval will find it
+    # And on the page that README's last command serves: a strength is read off the dial and judged when it is asked for.
+    judged = f"{sys.executable} {example} --width 64 --judge {{}}"
+    command = [sys.executable, "-m", "afterfit", "serve", str(tmp_path / "tuned.dial"), "--eval", judged, "--best", "min", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            question = json.dumps({"l2": float(chosen)}).encode()
+            asked = Request(url + "evaluate", question, {"Content-Type": "application/json"})
+            with urlopen(asked) as answer:
+                known = json.load(answer)
+            ends = time.monotonic() + 300
+            while not (scored := [row for row in known["rows"] if row.get("validation_score") is not None]):
+                assert known["failure"] is None and time.monotonic() < ends, known
+                time.sleep(0.2)
+                with urlopen(url + "known") as answer:
+                    known = json.load(answer)
+        finally:
+            server.kill()
+    assert [row["l2"] for row in scored] == [float(chosen)] and known["rows"][known["best"]] == scored[0], known
+    assert scored[0]["validation_score"] == pytest.approx(rows[chosen][1], abs=1e-3)
 
 
 def test_curves_begin_where_every_seed_has_something() -> None:

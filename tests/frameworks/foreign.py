@@ -196,6 +196,7 @@ def orbax_folders(t: Trial) -> None:
     with orbax.checkpoint.CheckpointManager((t.folder / "run").resolve()) as manager:
         for step in range(10, 40, 10):
             manager.save(step, args=orbax.checkpoint.args.StandardSave({"kernel": jnp.full((3, 2), float(step))}))
+    # (Its safetensors layout is for loading alone.)
     said = t.refused("run", "orbax", ("safetensors", "npz"), flags=MEAN)
     converted(t, said, [f"run/{step}" for step in (10, 20, 30)], "*.npz", {"kernel": 20})
 

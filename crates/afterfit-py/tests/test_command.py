@@ -5,6 +5,7 @@ import json
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,10 @@ def test_a_dial(run, tmp_path):
     (output,) = found.outputs
     assert output.certificate is not None and output.certificate < 1 and len(output.nodes) == 8
     assert (tmp_path / "run.dial").is_file()
+    # Found there, it is told in full (a task of Ray's that died after it was done finds its own).
+    again = afterfit.average(run, tmp_path / "run.dial", dial=(1e-2, 1e1), rate=0.1, nodes=8, skip_existing=True)
+    assert again.outputs == [replace(output, skipped=True)]
+    assert (again.notes, again.weights, again.bytes) == (found.notes, found.weights, found.bytes)
 
 
 def test_errors_are_pythons_in_the_commands_words(run, tmp_path):

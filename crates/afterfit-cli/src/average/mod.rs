@@ -521,7 +521,8 @@ fn write_dial(
         let found = certificates(&nodes, made.groups.path(sequence), &grid)?;
         certificate = found.into_iter().fold(certificate, f64::max);
     }
-    if args.skip_existing && args.output.symlink_metadata().is_ok() {
+    let is_there = args.skip_existing && args.output.symlink_metadata().is_ok();
+    if is_there {
         let found = DialFile::open(&args.output)?;
         let inputs: Vec<String> = series.paths.iter().map(|path| shown_path(path)).collect();
         let made_from = found.beside.other.get("source").and_then(|source| source.get("made_from"));
@@ -535,21 +536,20 @@ fn write_dial(
                 "use --force to replace it, or another OUT",
             ));
         }
-        if args.json {
-            return host.json(
-                &json!({ "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "skipped": true }] }),
-            );
+        if !args.json {
+            return host.text(&format!("{} exists already\n", args.output.display()));
         }
-        return host.text(&format!("{} exists already\n", args.output.display()));
     }
     let mut report = Report::default();
     let open_seconds = start.elapsed().as_secs_f64();
     if args.output.is_dir() {
         return Err(Advice::error(format!("{} is a folder", args.output.display()), "name a file, such as run.dial"));
     }
-    require_free(args, series, &planned[..1], &Layout::default(), false)?;
+    if !is_there {
+        require_free(args, series, &planned[..1], &Layout::default(), false)?;
+    }
     let (bytes, all) = (series.bytes_of_dial(nodes.len()), series.model_bytes() * series.paths.len() as u64);
-    if !args.dry_run {
+    if !args.dry_run && !is_there {
         let folders = make_folders(args, 1)?;
         let bar = progress_bar(series.model_bytes() * series.paths.len() as u64, args.quiet);
         let memory = args.layout.memory();
@@ -580,7 +580,7 @@ fn write_dial(
     let total = start.elapsed().as_secs_f64();
     if args.json {
         host.json(&json!({
-            "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "scheme": made.optimizer().to_string(), "status": status.standing, "reason": status.reason.to_string(), "nodes": nodes.values(), "certificate": certificate }],
+            "outputs": [{ "path": args.output.display().to_string(), "strength": [from, to], "scheme": made.optimizer().to_string(), "status": status.standing, "reason": status.reason.to_string(), "nodes": nodes.values(), "certificate": certificate, "skipped": is_there }],
             "inputs": inputs_json(series, made, numbers),
             "weights": weights_json(&planned),
             "bytes": bytes,

@@ -1,5 +1,6 @@
 //! `fit` of a table that need not fit in memory.
 
+use afterfit::files::free_memory;
 use afterfit::learn::{ModelChoice, Validation, learn_streamed};
 use afterfit::table::{Format, Recipe, Stream, TableOptions, Target};
 use anyhow::Result;
@@ -7,9 +8,6 @@ use anyhow::Result;
 use super::{Args, ModelName, TargetKind, explain, finish, refuse_pointless, settings, treat_as_classes};
 use crate::host::Host;
 use crate::output::{self, Advice, Inputs};
-
-/// Where the free memory is not known, files above a quarter of this are streamed.
-const USUAL_MEMORY: u64 = 8 << 30;
 
 /// The table surveyed, if it is to be streamed: as asked, or because it is large and the model linear.
 pub(super) fn survey(args: &Args, options: &TableOptions) -> Result<Option<Stream>> {
@@ -96,13 +94,4 @@ fn worth_it(args: &Args) -> bool {
     let format = args.format.or(Format::of(&args.data).ok());
     let size = std::fs::metadata(&args.data).map_or(0, |details| details.len());
     matches!(format, Some(Format::Csv | Format::Parquet | Format::Libsvm)) && size > free_memory() / 4
-}
-
-fn free_memory() -> u64 {
-    let known = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kilobytes << 10)
-    });
-    known.unwrap_or(USUAL_MEMORY)
 }

@@ -60,6 +60,12 @@ def _with_threads(num_cpus: float) -> dict[str, Any]:
     return {"env_vars": {"RAYON_NUM_THREADS": str(max(1, math.ceil(num_cpus)))}}
 
 
+def _on_machines_with_cpus() -> dict[str, Any]:
+    """Options of workers that reserve nothing: spread, but not to machines without CPUs, as a head node often is on purpose."""
+    idle = [node["NodeID"] for node in ray.nodes() if node["Alive"] and not node["Resources"].get("CPU")]  # type: ignore[no-untyped-call]
+    return {"scheduling_strategy": "SPREAD", **({"label_selector": {"ray.io/node-id": f"!in({','.join(idle)})"}} if idle else {})}
+
+
 def _get(refs: Any) -> Any:
     """What tasks returned; an error of theirs as it was raised there."""
     try:
@@ -575,7 +581,7 @@ def logistic_path(
     num_workers : int, optional
         Processes that keep rows. By default as many as the cluster has CPUs for.
     num_cpus : float
-        Threads of a worker. Workers are spread over the machines and reserve no CPUs.
+        Threads of a worker. Workers reserve no CPUs, and are spread over the machines that have some.
 
     Returns
     -------
@@ -616,10 +622,10 @@ def logistic_path(
     sample = ray.remote(_sample).remote
     parts = _get([sample(b, n, chosen, target, classes) for b, n in zip(blocks, counts_of, strict=True) if n])
     x, labels = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-    # (They reserve nothing: those that no machine has room for, or whose machine died, would be waited for without end, and blocks
-    # that were lost could not be made again.)
+    # (They reserve nothing, not even a fraction: those that no machine has room for, or whose machine died, would be waited for
+    # without end, and where each machine has one CPU, blocks that were lost could not be made again.)
     lives: dict[str, Any] = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS, "runtime_env": _with_threads(num_cpus)}
-    keeper = ray.remote(num_cpus=0, scheduling_strategy="SPREAD", **lives)(_Keeper)
+    keeper = ray.remote(num_cpus=0, **_on_machines_with_cpus(), **lives)(_Keeper)
     shares = [[blocks[at] for at in share] for share in _shares(sizes, workers)]
     keepers: list[Any] = [keeper.remote(own, chosen, target, classes, fit_intercept) for own in shares]
 

@@ -9,7 +9,9 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,35 +92,57 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@contextmanager
+def a_machine_that_dies(cluster: Cluster, folder: Path) -> Iterator[Callable[[], None]]:
+    """A third node, and what work is to call: the first call never comes back, and the node where it is dies."""
+    file, stop = folder / "held", threading.Event()
+    cluster.add_node(object_store_memory=STORE, num_cpus=1)
+
+    def hold() -> None:
+        mine = file.with_name(f"{os.getpid()}-{time.monotonic_ns()}")
+        mine.write_text(ray.get_runtime_context().get_node_id())
+        try:
+            os.link(mine, file)
+        except FileExistsError:
+            return
+        time.sleep(600)
+
+    def kill() -> None:
+        while not file.exists() and not stop.is_set():
+            time.sleep(0.05)
+        name = file.read_text() if file.exists() else None
+        doomed = next((node for node in cluster.worker_nodes if node.node_id == name), max(cluster.worker_nodes, key=id))
+        cluster.remove_node(doomed, allow_graceful=False)
+        # (Else the next test would still find it among those that live.)
+        while any(node["Alive"] and node["NodeID"] == doomed.node_id for node in ray.nodes()):
+            time.sleep(0.1)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    try:
+        yield hold
+    finally:
+        stop.set()
+        killer.join()
+    assert file.exists(), "nothing was held"
+
+
 STRENGTHS: dict[str, Any] = {"ratio": [0.5, 0.9], "shard_size": "200KB"}
 
 
 def test_a_machine_that_dies_costs_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, alone, together = checkpoints(tmp_path / "run"), tmp_path / "alone", tmp_path / "many"
     one = afterfit.average(run, alone, **STRENGTHS)
-    # A third node, whose first task has written its files and never comes back: then the machine dies.
-    doomed, mark, work = cluster.add_node(object_store_memory=STORE, num_cpus=1), tmp_path / "held", many._run
+    work = many._run
+    with a_machine_that_dies(cluster, tmp_path) as hold:
 
-    def held(arguments: list[str]) -> str:
-        done = work(arguments)
-        if ray.get_runtime_context().get_node_id() == doomed_id:
-            mark.touch()
-            time.sleep(600)
-        return done
+        def held(arguments: list[str]) -> str:
+            done = work(arguments)
+            hold()
+            return done
 
-    doomed_id = doomed.node_id
-
-    def kill() -> None:
-        while not mark.exists():
-            time.sleep(0.05)
-        cluster.remove_node(doomed, allow_graceful=False)
-
-    monkeypatch.setattr(many, "_run", held)
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    found = many.average(run, together, num_workers=3, **STRENGTHS)
-    assert mark.exists()
-    killer.join()
+        monkeypatch.setattr(many, "_run", held)
+        found = many.average(run, together, num_workers=3, **STRENGTHS)
     assert contents(together) == contents(alone)
     assert len(contents(alone)) == 2 * (12 + 2)
     assert [(o.strength, o.status, o.path.name) for o in found.outputs] == [
@@ -170,6 +194,39 @@ def test_options_and_whole_files(cluster: Cluster, tmp_path: Path, monkeypatch: 
         many.average(tmp_path / "nowhere", tmp_path / "out", uniform=True)
     with pytest.raises(ValueError, match="num_workers is 0"):
         many.average(run, tmp_path / "out", uniform=True, num_workers=0)
+
+
+def test_progress_is_shown(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = checkpoints(tmp_path / "run", 6, 4000)
+    many.average(run, tmp_path / "quiet", ratio=0.5, shard_size="20KB")
+    assert "average" not in capsys.readouterr().err
+    many.average(run, tmp_path / "out", ratio=0.5, shard_size="20KB", progress=True)
+    said = capsys.readouterr().err
+    assert "average" in said and "100%" in said
+
+
+@pytest.mark.parametrize("settings", [{"uniform": True, "format": "npz"}, {"dial": (1e-2, 1e1), "rate": 0.1, "nodes": 8}])
+def test_a_task_that_dies_after_its_output_is_there_is_told_in_full(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    run, mark, work = checkpoints(tmp_path / "run", 3, 100), tmp_path / "died", many._run
+    name = "run.dial" if "dial" in settings else "mean.npz"
+    one = afterfit.average(run, tmp_path / name, **settings)
+    alone = (tmp_path / name).read_bytes()
+    (tmp_path / name).unlink()
+
+    def mortal(arguments: list[str]) -> str:
+        done = work(arguments)
+        if not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return done
+
+    monkeypatch.setattr(many, "_run", mortal)
+    found = many.average(run, tmp_path / name, **settings)
+    assert mark.exists() and (tmp_path / name).read_bytes() == alone
+    assert found.outputs == [replace(output, skipped=True) for output in one.outputs]
+    assert (found.notes, found.weights) == (one.notes, one.weights)
 
 
 def test_runs_in_an_object_store(cluster: Cluster, store: Any, tmp_path: Path) -> None:
@@ -293,6 +350,56 @@ def test_a_lost_block_counts_once(cluster: Cluster, monkeypatch: pytest.MonkeyPa
     near(found.coefs, one.weights[:, 0])
 
 
+def spread(columns: dict[str, np.ndarray], cluster: Cluster, blocks: int = 18) -> Any:
+    """A dataset whose blocks lie where they were made, some of them on every worker, and can be made again. (Ray keeps small ones
+    with the driver: these are larger than 100 kB.)"""
+
+    def rows(ids: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: value[ids["id"]] for name, value in columns.items()}
+
+    count = len(columns["y"])
+    data = ray.data.range(count, override_num_blocks=blocks)
+    made = data.map_batches(rows, batch_size=None, scheduling_strategy="SPREAD").materialize()
+    refs = [ref for bundle in made.iter_internal_ref_bundles() for ref in bundle.block_refs]
+    places = ray.experimental.get_object_locations(refs).values()
+    assert {node.node_id for node in cluster.worker_nodes} <= {name for place in places for name in place["node_ids"]}, places
+    return made
+
+
+def test_a_machine_with_blocks_dies_under_a_ridge_path(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    columns, make = table(60_000), many._moments
+    with a_machine_that_dies(cluster, tmp_path) as hold:
+        data = spread(columns, cluster)
+
+        def held(block: pa.Table, **settings: Any) -> pa.Table:
+            hold()
+            return make(block, **settings)
+
+        monkeypatch.setattr(many, "_moments", held)
+        found = many.ridge_path(data, target="y", l2=[1e-2])
+    assert found.rows == 60_000
+    near(found.coefs, learn(*side_by_side(columns), [1e-2], model="linear").path.weights[:, 0])
+
+
+def test_a_machine_with_blocks_dies_under_a_logistic_path(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    columns = table(60_000, classes=2)
+    with a_machine_that_dies(cluster, tmp_path) as hold:
+        data = spread(columns, cluster)
+
+        class Held(many._Keeper):
+            def evaluate(self, models: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+                hold()
+                return super().evaluate(models)
+
+        monkeypatch.setattr(many, "_Keeper", Held)
+        found = many.logistic_path(data, target="y", Cs=[1.0], num_workers=3)
+    assert found.rows == 60_000
+    one = learn(*side_by_side(columns), found.l2.tolist(), model="softmax", tolerance=1e-12).path
+    assert np.linalg.norm(found.coefs[0] - one.weights[0]) <= found.distances[0] + one.errors[0] * np.linalg.norm(one.weights[0])
+
+
 def test_moments_are_carried(cluster: Cluster) -> None:
     columns = table(50)
     x, y = side_by_side(columns)
@@ -340,7 +447,14 @@ def test_logistic_is_that_of_one_machine_within_its_certificate(cluster: Cluster
 def test_a_keeper_that_dies_is_made_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     columns, mark = table(classes=2), tmp_path / "died"
 
+    homes = tmp_path / "homes"
+    homes.mkdir()
+
     class Mortal(many._Keeper):
+        def sums(self) -> np.ndarray:
+            (homes / ray.get_runtime_context().get_node_id()).touch()
+            return super().sums()
+
         def evaluate(self, models: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if not mark.exists():
                 mark.touch()
@@ -350,6 +464,9 @@ def test_a_keeper_that_dies_is_made_again(cluster: Cluster, monkeypatch: pytest.
     monkeypatch.setattr(many, "_Keeper", Mortal)
     found = many.logistic_path(dataset(columns), target="y", Cs=[1.0], num_workers=2)
     assert mark.exists() and found.rows == 900
+    # Not on the head, which has no CPUs.
+    there = {home.name for home in homes.iterdir()}
+    assert there and there <= {node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU")}
     one = learn(*side_by_side(columns), found.l2.tolist(), model="softmax", tolerance=1e-12).path
     assert np.linalg.norm(found.coefs[0] - one.weights[0]) <= found.distances[0] + one.errors[0] * np.linalg.norm(one.weights[0])
 

@@ -5,6 +5,7 @@
 //! which the model and the training are looked for as in any PyTorch file; the chunks of the model's tensors become
 //! [pieces](Place::join).
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -13,16 +14,17 @@ use super::archive::Archive;
 use super::parts::is_plain;
 use super::pickle::{Id, Pickle, Value};
 use super::place::Place;
+use super::series::{OPENED_AT_A_TIME, at_once};
 use super::torch::{self, Described, Storages, assemble, sizes, torch_dtype, unread};
 use super::tree::{Step, Tree};
 use super::unpickle::Limits;
 use super::{
     Checkpoint, DataFile, ModelPart, Result, Tensor, Training, broken, elements, malformed, saved, shape, unpickle,
 };
-use crate::files::FileError;
 use crate::files::checksum::Checked;
 use crate::files::source::{Input, most_open, open_plain};
 use crate::files::text::shown;
+use crate::files::{FileError, is_in_store};
 
 /// What layers call what they keep besides their tensors.
 const STATE: &str = "_extra_state";
@@ -45,6 +47,8 @@ const FREE_OPENED: u64 = 64 << 20;
 const MOST_NAME: usize = 4096;
 /// Data files of one checkpoint: a rank writes a few.
 const MOST_FILES: usize = 1_000_000;
+/// Files of a store of which a page is kept, because small values lie side by side.
+const MOST_PAGES: usize = 32;
 
 /// Whether a folder of these files is a distributed checkpoint, complete or not.
 pub(super) fn is_one(names: &[String]) -> bool {
@@ -245,7 +249,18 @@ fn field(pickle: &Pickle, id: Id, name: &str) -> Option<Id> {
     }
 }
 
-/// The chunks of a folder, opened one by one.
+/// A chunk of a tensor, as the list has it.
+struct Listed<'a, 't> {
+    tensor: &'t Described,
+    stored: Stored<'a>,
+    /// The number of its file.
+    file: usize,
+    /// Where in the whole it begins, and its lengths.
+    at: Vec<u64>,
+    lengths: Vec<u64>,
+}
+
+/// The chunks of a folder.
 struct Chunks<'a> {
     folder: &'a Path,
     list: &'a List,
@@ -257,12 +272,23 @@ struct Chunks<'a> {
     placed: Vec<String>,
     /// Bytes of all archives that were opened.
     opened: u64,
+    /// Files of a store by their numbers, each with the page in which the last small value was.
+    pages: HashMap<usize, Input>,
 }
 
 impl<'a> Chunks<'a> {
     fn new(folder: &'a Path, list: &'a List) -> Self {
         let tensors = list.described.iter().map(|(name, id)| (name.as_str(), *id)).collect();
-        Self { folder, list, tensors, names: HashMap::new(), files: Vec::new(), placed: Vec::new(), opened: 0 }
+        Self {
+            folder,
+            list,
+            tensors,
+            names: HashMap::new(),
+            files: Vec::new(),
+            placed: Vec::new(),
+            opened: 0,
+            pages: HashMap::new(),
+        }
     }
 
     fn finish(self) -> (Vec<DataFile>, Vec<String>) {
@@ -292,13 +318,8 @@ impl<'a> Chunks<'a> {
         Ok(self.files.len() - 1)
     }
 
-    /// What an archive holds: its pickle, and what `then` makes of both.
-    fn archive<T>(
-        &mut self,
-        name: &str,
-        stored: &Stored<'a>,
-        then: impl FnOnce(&mut Archive<'_, BufReader<Section>>, &str, Pickle) -> Result<T>,
-    ) -> Result<(T, usize)> {
+    /// The number of the file that an archive is in, all of it.
+    fn locate(&mut self, name: &str, stored: &Stored<'a>) -> Result<usize> {
         let number = self.file(stored.file)?;
         // (Each is opened once or twice. One that many names lead to would be looked through as often.)
         self.opened = self.opened.saturating_add(stored.length);
@@ -307,13 +328,24 @@ impl<'a> Chunks<'a> {
             let reason = format!("its chunks have more than the {limit} bytes that files of {} may", self.list.bytes);
             return Err(malformed(self.folder, reason));
         }
-        let (file, length, checked) = &mut self.files[number];
+        let (file, length, _) = &self.files[number];
         let (start, bytes) = (stored.offset, stored.length);
         if start.checked_add(bytes).is_none_or(|end| end > *length) {
             let reason = format!("{}: bytes {start} to {start} + {bytes} are beyond its {length}", shown(name));
             return Err(broken(file.path(), reason));
         }
-        let path = file.path().to_owned();
+        Ok(number)
+    }
+
+    /// What an archive holds: its pickle, what `then` makes of both, and the checksums of what is read later.
+    fn read<T>(
+        file: Input,
+        path: &Path,
+        name: &str,
+        stored: &Stored<'a>,
+        then: impl FnOnce(&mut Archive<'_, BufReader<Section>>, &str, Pickle) -> Result<T>,
+    ) -> Result<(T, Vec<Checked>)> {
+        let (start, bytes) = (stored.offset, stored.length);
         let of = |error| match error {
             super::CheckpointError::File(FileError::Malformed { path, reason }) => {
                 malformed(&path, format!("{}: {reason}", shown(name)))
@@ -323,36 +355,69 @@ impl<'a> Chunks<'a> {
             }
             error => error,
         };
-        let section = Section::new(file.again()?, start, bytes).map_err(FileError::io(&path))?;
+        let section = Section::new(file, start, bytes).map_err(FileError::io(path))?;
         let section = BufReader::new(section);
-        let mut archive = Archive::within(&path, section, start, bytes).map_err(of)?;
+        let mut archive = Archive::within(path, section, start, bytes).map_err(of)?;
         let names = archive.names();
         let entry = names.iter().find(|name| *name == "data.pkl" || name.ends_with("/data.pkl"));
-        let entry = entry.ok_or_else(|| malformed(&path, format!("{}: an archive without data.pkl", shown(name))))?;
+        let entry = entry.ok_or_else(|| malformed(path, format!("{}: an archive without data.pkl", shown(name))))?;
         let prefix = entry.trim_end_matches("data.pkl").to_owned();
         let mut reader = BufReader::new(archive.reader(entry)?.take(bytes));
         let read = unpickle::read(&mut reader, bytes);
         // To its end, where its checksum is compared.
         std::io::copy(&mut reader, &mut std::io::sink())
-            .map_err(|error| malformed(&path, format!("{}: {error}", shown(name))))?;
+            .map_err(|error| malformed(path, format!("{}: {error}", shown(name))))?;
         drop(reader);
-        let (pickle, _) = read.map_err(|error| of(unread(&path, &error)))?;
+        let (pickle, _) = read.map_err(|error| of(unread(path, &error)))?;
         let found = then(&mut archive, &prefix, pickle).map_err(of)?;
-        checked.append(&mut archive.checked);
+        Ok((found, archive.checked))
+    }
+
+    /// The same of something small, which others of its kind are beside; with the number of its file.
+    fn archive<T>(
+        &mut self,
+        name: &str,
+        stored: &Stored<'a>,
+        then: impl FnOnce(&mut Archive<'_, BufReader<Section>>, &str, Pickle) -> Result<T>,
+    ) -> Result<(T, usize)> {
+        let number = self.locate(name, stored)?;
+        let file = self.near(number, stored.offset, stored.length)?;
+        let (of_file, _, checked) = &mut self.files[number];
+        let (found, more) = Self::read(file, of_file.path(), name, stored, then)?;
+        checked.extend(more);
         Ok((found, number))
     }
 
-    /// One chunk of a tensor, as a tensor of its own.
-    fn chunk(&mut self, name: &str, stored: &Stored<'a>, dtype: safetensors::Dtype, sizes: &[u64]) -> Result<Place> {
-        let (placed, file) = self.archive(name, stored, |archive, prefix, pickle| {
+    /// A file, with a page of what begins at `start` if it is small.
+    fn near(&mut self, number: usize, start: u64, bytes: u64) -> Result<Input> {
+        let (file, ..) = &self.files[number];
+        if !is_in_store(self.folder) {
+            return Ok(file.again()?);
+        }
+        if self.pages.len() >= MOST_PAGES && !self.pages.contains_key(&number) {
+            self.pages.clear();
+        }
+        let input = match self.pages.entry(number) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(file.again()?),
+        };
+        let paged = input.page_from(start, start + bytes).and_then(|()| input.again());
+        Ok(paged.map_err(FileError::io(file.path()))?)
+    }
+
+    /// A chunk's numbers, as a tensor of its own, and the checksums of what is read later.
+    fn place_of(file: Input, path: &Path, chunk: &Listed<'a, '_>) -> Result<(Place, Vec<Checked>)> {
+        let (name, dtype) = (chunk.tensor.storage.as_str(), chunk.tensor.dtype);
+        let (placed, checked) = Self::read(file, path, name, &chunk.stored, |archive, prefix, pickle| {
             let path = archive.path;
             let refuse = |reason: String| malformed(path, reason);
             let found = torch::tensor(&pickle, pickle.root, name);
             let found = found.ok_or_else(|| refuse("it holds no tensor where a chunk should be".into()))?;
             let found = found.map_err(refuse)?;
-            if found.dtype != dtype || found.shape != sizes {
+            if found.dtype != dtype || found.shape != chunk.lengths {
                 let about = format!("{:?} of shape {:?}", found.dtype, found.shape);
-                return Err(refuse(format!("a chunk is {about}, and {METADATA} says {dtype:?} of shape {sizes:?}")));
+                let said = format!("{dtype:?} of shape {:?}", chunk.lengths);
+                return Err(refuse(format!("a chunk is {about}, and {METADATA} says {said}")));
             }
             let storage = archive.place(&format!("{prefix}data/{}", found.storage))?;
             if storage.file != 0 {
@@ -360,11 +425,11 @@ impl<'a> Chunks<'a> {
             }
             torch::place(path, found, storage)
         })?;
-        Ok(Place { file: file as u32, ..placed.place })
+        Ok((Place { file: chunk.file as u32, ..placed.place }, checked))
     }
 
-    /// A tensor's chunks, joined.
-    fn join(&mut self, tensor: &Described) -> Result<Place> {
+    /// A tensor's chunks, as they are listed.
+    fn chunks<'t>(&mut self, tensor: &'t Described) -> Result<Vec<Listed<'a, 't>>> {
         let (list, name) = (self.list, tensor.storage.as_str());
         let refuse = |reason: String| -> super::CheckpointError { FileError::tensor(self.folder, name, reason).into() };
         let pickle = &list.pickle;
@@ -381,8 +446,7 @@ impl<'a> Chunks<'a> {
             let at = field(pickle, key, "offset").and_then(|id| sizes(pickle, id)).unwrap_or_default();
             known.insert(at, value);
         }
-        let whole: Vec<usize> = tensor.shape.iter().map(|&length| length as usize).collect();
-        let mut boxes = Vec::with_capacity(chunks.len().min(stored.len()));
+        let mut found = Vec::with_capacity(chunks.len().min(stored.len()));
         let mut seen = HashSet::new();
         for &chunk in chunks {
             let part = |name: &str| field(pickle, chunk, name).and_then(|id| sizes(pickle, id));
@@ -395,14 +459,47 @@ impl<'a> Chunks<'a> {
             }
             let value = *known.get(&at).ok_or_else(|| refuse(format!("its chunk at {at:?} is in no file")))?;
             let stored = list.stored(value).map_err(refuse)?;
-            let place = self.chunk(name, &stored, tensor.dtype, &lengths)?;
-            boxes.push((place, at, lengths.iter().map(|&length| length as usize).collect()));
+            found.push((stored, at, lengths));
         }
-        let refuse = |reason: String| -> super::CheckpointError { FileError::tensor(self.folder, name, reason).into() };
-        if elements(&tensor.shape) == Some(0) {
-            return Ok(Place::plain(0, 0));
+        let listed = found.into_iter().map(|(stored, at, lengths)| {
+            let file = self.locate(name, &stored)?;
+            Ok(Listed { tensor, stored, file, at, lengths })
+        });
+        listed.collect()
+    }
+
+    /// The places of tensors whose chunks are listed, in order; the chunks are opened, many at a time in a store.
+    fn join(&mut self, tensors: &[Described]) -> Result<Vec<Place>> {
+        let listed: Result<Vec<Vec<Listed<'_, '_>>>> = tensors.iter().map(|tensor| self.chunks(tensor)).collect();
+        let (listed, is_remote) = (listed?, is_in_store(self.folder));
+        let chunks: Vec<&Listed<'_, '_>> = listed.iter().flatten().collect();
+        let mut boxes = Vec::with_capacity(chunks.len());
+        for some in chunks.chunks(if is_remote { OPENED_AT_A_TIME } else { 1 }) {
+            let (files, pages) = (&self.files, &self.pages);
+            let placed = at_once(some, |chunk| {
+                let (file, ..) = &files[chunk.file];
+                let again = pages.get(&chunk.file).map(|near| near.again().map_err(FileError::io(file.path())));
+                Self::place_of(again.unwrap_or_else(|| file.again())?, file.path(), chunk)
+            });
+            for (chunk, placed) in some.iter().zip(placed) {
+                let (place, checked) = placed?;
+                self.files[chunk.file].2.extend(checked);
+                boxes.push(place);
+            }
         }
-        Place::join(&whole, boxes).map_err(refuse)
+        let mut boxes = boxes.into_iter();
+        let joined = tensors.iter().zip(&listed).map(|(tensor, chunks)| {
+            let lengths = |chunk: &Listed<'_, '_>| chunk.lengths.iter().map(|&length| length as usize).collect();
+            let own = chunks.iter().zip(boxes.by_ref()).map(|(chunk, place)| (place, chunk.at.clone(), lengths(chunk)));
+            let own = own.collect();
+            if elements(&tensor.shape) == Some(0) {
+                return Ok(Place::plain(0, 0));
+            }
+            let whole: Vec<usize> = tensor.shape.iter().map(|&length| length as usize).collect();
+            let refuse = |reason| FileError::tensor(self.folder, &tensor.storage, reason).into();
+            Place::join(&whole, own).map_err(refuse)
+        });
+        joined.collect()
     }
 
     /// What was saved, as nested dictionaries: tensors as references to their names, small values as they are.
@@ -490,18 +587,29 @@ impl<'a> Chunks<'a> {
 
 impl Storages for Chunks<'_> {
     fn scalar(&mut self, tensor: Described) -> Option<f64> {
-        let place = self.join(&tensor).ok().filter(|_| tensor.is_number())?;
+        let tensor = Some(tensor).filter(Described::is_number)?;
+        // (Such as the step of every parameter: one request brings many of them.)
+        for chunk in self.chunks(&tensor).ok()? {
+            self.near(chunk.file, chunk.stored.offset, chunk.stored.length).ok()?;
+        }
+        let place = self.join(std::slice::from_ref(&tensor)).ok()?.pop()?;
         let mut bytes = [0; 8];
         let size = super::number::size(tensor.dtype).filter(|size| *size <= 8)? as usize;
-        self.files.get(place.file as usize)?.0.again().ok()?.read_little(&mut bytes[..size], place.offset).ok()?;
+        self.near(place.file as usize, place.offset, size as u64)
+            .ok()?
+            .read_little(&mut bytes[..size], place.offset)
+            .ok()?;
         torch::scalar(tensor.dtype, &bytes[..size])
     }
 
-    fn place(&mut self, tensor: Described) -> Result<Tensor> {
-        let place = self.join(&tensor)?;
-        self.placed.push(tensor.storage);
-        let shape = tensor.shape.iter().map(|&length| length as usize).collect();
-        Ok(Tensor { name: tensor.name, dtype: tensor.dtype, shape, place })
+    fn places(&mut self, tensors: Vec<Described>) -> Result<Vec<Tensor>> {
+        let places = self.join(&tensors)?;
+        let placed = tensors.into_iter().zip(places).map(|(tensor, place)| {
+            self.placed.push(tensor.storage);
+            let shape = tensor.shape.iter().map(|&length| length as usize).collect();
+            Tensor { name: tensor.name, dtype: tensor.dtype, shape, place }
+        });
+        Ok(placed.collect())
     }
 }
 

@@ -83,11 +83,12 @@ pub struct Series {
     pub(super) opened_with: (Option<String>, Vec<String>),
 }
 
-/// Checkpoints in a store that are opened at a time: each of their requests takes a while, and little of a machine.
-const OPENED_AT_A_TIME: usize = 16;
+/// Checkpoints in a store that are opened at a time, and chunks of one: each of their requests takes a while, and little of a
+/// machine.
+pub(super) const OPENED_AT_A_TIME: usize = 16;
 
 /// What becomes of each, all at the same time.
-fn at_once<T: Sync, R: Send>(all: &[T], then: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(super) fn at_once<T: Sync, R: Send>(all: &[T], then: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if let [only] = all {
         return vec![then(only)];
     }
@@ -143,9 +144,12 @@ impl Series {
         };
         let mut series = Self::of(open(first)?);
         series.opened_with = (key.map(str::to_owned), copy.to_vec());
-        for paths in rest.chunks(if is_in_store(first) { OPENED_AT_A_TIME } else { 1 }) {
-            for checkpoint in at_once(paths, open) {
-                series.add(checkpoint?, opening.with_start && series.paths.len() == 1)?;
+        // (Runs of those in a store: the start or another one may be on this machine.)
+        for paths in rest.chunk_by(|a, b| is_in_store(a) == is_in_store(b)) {
+            for paths in paths.chunks(if is_in_store(&paths[0]) { OPENED_AT_A_TIME } else { 1 }) {
+                for checkpoint in at_once(paths, open) {
+                    series.add(checkpoint?, opening.with_start && series.paths.len() == 1)?;
+                }
             }
         }
         series.treatments = series.treat(&patterns)?;

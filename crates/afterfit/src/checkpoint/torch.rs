@@ -273,8 +273,8 @@ pub(super) fn from_zip<R: Read + Seek>(
 pub(super) trait Storages {
     /// A number that was saved as a tensor.
     fn scalar(&mut self, tensor: Described) -> Option<f64>;
-    /// A tensor's place, checked.
-    fn place(&mut self, tensor: Described) -> Result<Tensor>;
+    /// Tensors' places, checked.
+    fn places(&mut self, tensors: Vec<Described>) -> Result<Vec<Tensor>>;
 }
 
 struct Zipped<'a, 'p, R> {
@@ -289,6 +289,12 @@ impl<R: Read + Seek> Storages for Zipped<'_, '_, R> {
         scalar(tensor.dtype, &bytes)
     }
 
+    fn places(&mut self, tensors: Vec<Described>) -> Result<Vec<Tensor>> {
+        tensors.into_iter().map(|tensor| self.place(tensor)).collect()
+    }
+}
+
+impl<R: Read + Seek> Zipped<'_, '_, R> {
     fn place(&mut self, tensor: Described) -> Result<Tensor> {
         let storage = match self.known.get(&tensor.storage) {
             Some(&placed) => placed,
@@ -313,8 +319,7 @@ pub(super) fn assemble(
     let mut model = find_model(&pickle, key).map_err(|error| error.of(path))?;
     let training = find_training(&pickle, &mut |tensor| storages.scalar(tensor));
     let found = Found::of(pickle, &mut model);
-    let tensors: Result<Vec<Tensor>> = model.tensors.into_iter().map(|tensor| storages.place(tensor)).collect();
-    let tensors = tensors?;
+    let tensors = storages.places(model.tensors)?;
     require_size(path, &tensors, length)?;
     checkpoint(path, tensors, training, found)
 }
@@ -413,11 +418,14 @@ impl Storages for Legacy<'_> {
         None
     }
 
-    fn place(&mut self, tensor: Described) -> Result<Tensor> {
-        let storage = self.storages.get(&tensor.storage).copied();
-        let missing = || malformed(self.path, format!("storage {} is not in the file", tensor.storage));
-        let storage = storage.ok_or_else(missing)?;
-        place(self.path, tensor, storage)
+    fn places(&mut self, tensors: Vec<Described>) -> Result<Vec<Tensor>> {
+        let place = |tensor: Described| {
+            let storage = self.storages.get(&tensor.storage).copied();
+            let missing = || malformed(self.path, format!("storage {} is not in the file", tensor.storage));
+            let storage = storage.ok_or_else(missing)?;
+            place(self.path, tensor, storage)
+        };
+        tensors.into_iter().map(place).collect()
     }
 }
 

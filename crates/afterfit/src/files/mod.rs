@@ -30,6 +30,20 @@ pub(crate) fn is_in_store(path: &Path) -> bool {
     return path.as_os_str().is_empty();
 }
 
+/// What a machine is taken to have free where it does not say.
+const USUAL_MEMORY: u64 = 8 << 30;
+
+/// Bytes of memory that are free now.
+#[must_use]
+pub fn free_memory() -> u64 {
+    let known = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kilobytes << 10)
+    });
+    known.unwrap_or(USUAL_MEMORY)
+}
+
 /// A file that cannot be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]

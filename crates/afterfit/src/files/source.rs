@@ -83,6 +83,16 @@ impl Input {
         }
     }
 
+    /// For a small stretch that others of its kind follow: one request brings them all. (On a disk there is nothing to do.)
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn page_from(&mut self, _from: u64, _to: u64) -> std::io::Result<()> {
+        match self {
+            Self::File(_) => Ok(()),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => cursor.page_from(_from, _to),
+        }
+    }
+
     /// The same, of which little else around there is read: a header, a table of contents.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn read_little(&mut self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {

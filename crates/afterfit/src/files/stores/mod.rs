@@ -46,6 +46,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 const RETRIES: usize = 8;
 const GIVE_UP: Duration = Duration::from_secs(600);
 
+/// How many million bytes the blocks of all files may take that are being read, if this variable says so.
+const MEMORY: &str = "AFTERFIT_STORE_MB";
+/// Else this share of the free memory, where all cores are used; and so much at least.
+const MEMORY_SHARE: u64 = 4;
+const LEAST_MEMORY: u64 = 64_000_000;
+
 /// What goes wrong with a store.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -72,6 +78,9 @@ pub enum StoreError {
         /// Where to.
         url: String,
     },
+    /// The variable that says how much memory reading may take says something else.
+    #[error("{MEMORY} is `{0}`: it takes a number of megabytes, at least 1")]
+    Memory(String),
     /// The folder for the mirror cannot be made.
     #[error("a temporary folder for the store's names: {0}")]
     Mirror(std::io::Error),
@@ -88,6 +97,18 @@ pub fn url_of(path: &Path) -> Option<String> {
         && scheme.chars().all(|one| one.is_ascii_alphanumeric() || "+-.".contains(one));
     let is_url = SCHEMES.contains(&&*scheme) || is_name && rest.starts_with('/');
     is_url.then(|| format!("{scheme}://{}", rest.strip_prefix('/').unwrap_or(rest)))
+}
+
+/// What all blocks in memory may take. (A process with some of the cores is one of several as a rule.)
+fn memory() -> Result<u64, StoreError> {
+    let Some(said) = std::env::var_os(MEMORY) else {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+        let used = (rayon::current_num_threads() as u64).min(cores);
+        return Ok((super::free_memory() / MEMORY_SHARE / cores * used).max(LEAST_MEMORY));
+    };
+    let megabytes = said.to_str().and_then(|text| text.parse::<u32>().ok()).filter(|megabytes| *megabytes > 0);
+    let unread = || StoreError::Memory(sentence(&said.to_string_lossy()).into_owned());
+    megabytes.map(|megabytes| u64::from(megabytes) * 1_000_000).ok_or_else(unread)
 }
 
 /// A URL taken apart.
@@ -576,6 +597,7 @@ impl Session {
             let reason = "it must be on this machine: copy it here first";
             return Err(StoreError::Url { url: place.url(), reason: reason.into() });
         }
+        object::set_memory(memory()?);
         let mut seen = BTreeSet::new();
         for place in self.inputs.clone() {
             let listed = place.plain()?;

@@ -1,9 +1,11 @@
 //! An object of a store, read at offsets like a file.
 //!
-//! Numbers are read in blocks of [`BLOCK`] bytes, and the next block is on its way while one is in use: a pass through many
+//! Numbers are read in blocks of up to [`BLOCK`] bytes, and the next block is on its way while one is in use: a pass through many
 //! checkpoints has a request in flight for each of them. A block is forgotten when all its bytes were read, by whatever
-//! workers: a slow one finds its block still there. Headers and tables of contents, of which a reader needs a little here and
-//! there, are read in pages of [`PAGE`] bytes.
+//! workers: a slow one finds its block still there. All blocks together have one budget: where many files are read at the same
+//! time (the shares of every process, of every checkpoint), blocks are smaller. What is needed now is always asked for, so that no
+//! reader waits for another. Headers and tables of contents, of which a reader needs a little here and there, are read in pages of
+//! [`PAGE`] bytes.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
@@ -18,12 +20,14 @@ use tokio::sync::Semaphore;
 
 use crate::files::Stamp;
 
-/// What one request brings: large enough that its latency does not count.
+/// What one request brings, if memory allows: large enough that its latency does not count.
 const BLOCK: u64 = 8 << 20;
+/// What it brings at least: below that, memory grows with the number of files.
+const LEAST_BLOCK: u64 = 64 << 10;
 /// What is read around a header.
 const PAGE: u64 = 256 << 10;
-/// How far into a block a reader is when it will need the next one soon.
-const SOON: u64 = 1 << 20;
+/// Which share of a block a reader has behind it when it will need the next one soon.
+const SOON: u64 = 8;
 /// Blocks of one object in memory: one in use, one on its way, and one for workers that are behind.
 const MOST_HELD: usize = 3;
 /// In nanoseconds.
@@ -54,23 +58,85 @@ pub(crate) struct Object {
 static ROUND: AtomicU64 = AtomicU64::new(1);
 /// In rounds.
 const LONG: u64 = 256;
-/// Objects with blocks in memory.
-static HOLDERS: Mutex<Vec<Weak<Object>>> = Mutex::new(Vec::new());
+/// Objects with blocks in memory, by their addresses. (Locked after the blocks of one of them, never before.)
+static HOLDERS: Mutex<BTreeMap<usize, Weak<Object>>> = Mutex::new(BTreeMap::new());
+/// Objects of which numbers were read, and more will be: not those that have none in memory just now, since what was forgotten for
+/// lack of room is asked for again.
+static BEGUN: AtomicUsize = AtomicUsize::new(0);
+/// What all blocks together may take, and what they do take, in bytes.
+static MEMORY: AtomicU64 = AtomicU64::new(u64::MAX);
+static TAKEN: AtomicU64 = AtomicU64::new(0);
+
+/// What all blocks together may take from here on.
+pub(super) fn set_memory(bytes: u64) {
+    MEMORY.store(bytes, Ordering::Relaxed);
+}
+
+fn has_room(bytes: u64) -> bool {
+    TAKEN.load(Ordering::Relaxed).saturating_add(bytes) <= MEMORY.load(Ordering::Relaxed)
+}
+
+fn holders() -> MutexGuard<'static, BTreeMap<usize, Weak<Object>>> {
+    HOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes of a block where so many objects are read: a power of two, so that blocks of different sizes do not overlap by halves.
+fn block_bytes(memory: u64, objects: usize) -> u64 {
+    let share = memory / (MOST_HELD * objects.max(1)) as u64;
+    1 << share.clamp(LEAST_BLOCK, BLOCK).ilog2()
+}
+
+/// Part of the memory that blocks take, as long as it lives.
+#[derive(Debug, Default)]
+struct Taken(u64);
+
+impl Taken {
+    fn take(bytes: u64) -> Self {
+        TAKEN.fetch_add(bytes, Ordering::Relaxed);
+        Self(bytes)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        TAKEN.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
 
 /// Blocks in memory, or on their way there.
 #[derive(Debug, Default)]
 struct Held {
+    /// By where they begin.
     blocks: BTreeMap<u64, HeldBlock>,
-    /// Behind the last block that was ever asked for.
+    /// Behind the last byte that was ever asked for.
     ahead: u64,
     clock: u64,
     /// Whether [`HOLDERS`] has the object.
     is_listed: bool,
+    /// Whether [`BEGUN`] counts it.
+    is_begun: bool,
+}
+
+impl Held {
+    /// Where the block begins that has this byte.
+    fn around(&self, offset: u64) -> Option<u64> {
+        let (&from, block) = self.blocks.range(..=offset).next_back()?;
+        (offset < block.to).then_some(from)
+    }
+
+    /// Its last byte was read, or nobody has it open.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.is_begun) {
+            BEGUN.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 #[derive(Debug)]
 struct HeldBlock {
     slot: Arc<Slot>,
+    /// Where it ends.
+    to: u64,
     /// How many of its bytes were read.
     read: u64,
     /// When it was last asked for.
@@ -81,25 +147,36 @@ struct HeldBlock {
 #[derive(Debug, Default)]
 struct Block(Vec<u8>);
 
-/// Room for blocks that nobody uses now: what is allocated and freed by one thread after another leaves holes.
+/// Room for blocks that nobody uses now, the oldest first: what is allocated and freed by one thread after another leaves holes.
 static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-const MOST_SPARE: usize = 32;
+/// Bytes of it; and one of so many that blocks may take.
+const MOST_SPARE: u64 = 256 << 20;
+const SPARE_SHARE: u64 = 8;
 
 impl Block {
     fn with_room(bytes: usize) -> Self {
-        let spare = (bytes > PAGE as usize).then(|| SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop());
-        let mut room = spare.flatten().unwrap_or_default();
-        room.reserve_exact(bytes);
-        Self(room)
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        // (Of the same size: a small block in a large room would take more than it is counted for.)
+        let room = spare.iter().position(|room| room.capacity() == bytes).map(|at| spare.swap_remove(at));
+        Self(room.unwrap_or_else(|| Vec::with_capacity(bytes)))
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.0.capacity() > PAGE as usize && spare.len() < MOST_SPARE {
+        if self.0.capacity() > PAGE as usize {
+            let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
             self.0.clear();
             spare.push(std::mem::take(&mut self.0));
+            let most = MOST_SPARE.min(MEMORY.load(Ordering::Relaxed) / SPARE_SHARE);
+            let mut bytes: u64 = spare.iter().map(|room| room.capacity() as u64).sum();
+            let old = spare.iter().take_while(|room| {
+                let is_over = bytes > most;
+                bytes -= if is_over { room.capacity() as u64 } else { 0 };
+                is_over
+            });
+            let old = old.count();
+            spare.drain(..old);
         }
     }
 }
@@ -109,6 +186,8 @@ impl Drop for Block {
 struct Slot {
     bytes: Mutex<Option<Result<Arc<Block>>>>,
     arrived: Condvar,
+    /// (Counted until the last one forgets it, whether or not it has arrived.)
+    _taken: Taken,
 }
 
 impl Object {
@@ -136,17 +215,16 @@ impl Object {
         }
         self.take_part();
         while !bytes.is_empty() {
-            let (at, from) = (offset / BLOCK, (offset % BLOCK) as usize);
-            let block = self.block(at, from as u64)?;
-            let there = block.0.get(from..).unwrap_or_default();
+            let (from, block) = self.block(offset)?;
+            let there = block.0.get((offset - from) as usize..).unwrap_or_default();
             let count = bytes.len().min(there.len());
             if count == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
             let (now, rest) = bytes.split_at_mut(count);
             now.copy_from_slice(&there[..count]);
-            self.was_read(at, count as u64);
             (bytes, offset) = (rest, offset + count as u64);
+            self.was_read(from, count as u64, offset);
         }
         Ok(())
     }
@@ -159,92 +237,107 @@ impl Object {
         }
         let next = ROUND.fetch_add(1, Ordering::Relaxed) + 1;
         self.round.store(next, Ordering::Relaxed);
-        if !next.is_multiple_of(LONG) {
-            return;
+        if next.is_multiple_of(LONG) {
+            forget(|object, _| object.round.load(Ordering::Relaxed) + LONG < next);
         }
-        let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for object in holders.iter().filter_map(Weak::upgrade) {
-            if object.round.load(Ordering::Relaxed) + LONG < next {
-                object.held().blocks.clear();
-            }
-        }
-        // (Not by waiting: who holds this lock may wait for that one.)
-        let holds = |object: Arc<Self>| match object.held.try_lock() {
-            Ok(mut held) => {
-                held.is_listed &= !held.blocks.is_empty();
-                held.is_listed
-            }
-            Err(_) => true,
-        };
-        let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
-        holders.retain(|object| object.upgrade().is_some_and(holds));
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps the list of those that hold blocks, after a change.
+    fn list(self: &Arc<Self>, held: &mut Held) {
+        let holds = !held.blocks.is_empty();
+        if std::mem::replace(&mut held.is_listed, holds) != holds {
+            let address = Arc::as_ptr(self).addr();
+            match holds {
+                true => holders().insert(address, Arc::downgrade(self)),
+                false => holders().remove(&address),
+            };
+        }
+    }
+
     /// Asks for what is about to be read.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn will_read(self: &Arc<Self>, offset: u64) {
         if offset < self.length {
-            self.ask(&mut self.held(), offset / BLOCK);
+            self.ask(&mut self.held(), offset);
         }
     }
 
-    /// One block, once it is there; asks for the next one, unless somebody did.
-    fn block(self: &Arc<Self>, at: u64, inside: u64) -> Result<Arc<Block>> {
-        let slot = {
+    /// The block that has a byte, once it is there, and where it begins; asks for the next one, unless somebody did or memory is
+    /// short.
+    fn block(self: &Arc<Self>, offset: u64) -> Result<(u64, Arc<Block>)> {
+        let (from, slot) = {
             let mut held = self.held();
             // (A failed one is asked for again.)
-            if held.blocks.get(&at).is_some_and(|block| block.slot.has_failed()) {
-                held.blocks.remove(&at);
+            if let Some(from) = held.around(offset).filter(|from| held.blocks[from].slot.has_failed()) {
+                held.blocks.remove(&from);
             }
-            let slot = self.ask(&mut held, at);
+            let (from, to, slot) = self.ask(&mut held, offset);
+            let bytes = to - from;
             // (What lies far behind has gaps that nobody reads.)
-            held.blocks.retain(|&other, _| other + 1 >= at);
-            let next = at + 1;
-            if (inside >= SOON || at == 0) && next >= held.ahead && next * BLOCK < self.length {
-                self.ask(&mut held, next);
+            held.blocks.retain(|_, block| block.to + bytes > from);
+            let is_soon = from == 0 || offset - from >= bytes / SOON;
+            if is_soon && to >= held.ahead && to < self.length && has_room(bytes) {
+                self.ask(&mut held, to);
             }
-            slot
+            (from, slot)
         };
-        slot.wait()
+        Ok((from, slot.wait()?))
     }
 
-    fn ask(self: &Arc<Self>, held: &mut Held, at: u64) -> Arc<Slot> {
+    /// From where to where the block goes that has a byte. It is on its way, if it is not there.
+    fn ask(self: &Arc<Self>, held: &mut Held, offset: u64) -> (u64, u64, Arc<Slot>) {
         held.clock += 1;
-        held.ahead = held.ahead.max(at + 1);
-        if !held.blocks.contains_key(&at) && held.blocks.len() >= MOST_HELD {
-            let oldest = held.blocks.iter().min_by_key(|(_, block)| block.last).map(|(&at, _)| at);
-            oldest.map(|at| held.blocks.remove(&at));
-        }
         let last = held.clock;
-        if !std::mem::replace(&mut held.is_listed, true) {
-            HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(self));
+        if let Some(from) = held.around(offset)
+            && let Some(block) = held.blocks.get_mut(&from)
+        {
+            block.last = last;
+            return (from, block.to, block.slot.clone());
         }
-        let block = held.blocks.entry(at).or_insert_with(|| {
-            let from = at * BLOCK;
-            HeldBlock { slot: self.bring(from, (from + BLOCK).min(self.length)), read: 0, last }
-        });
-        block.last = last;
-        block.slot.clone()
+        if held.blocks.len() >= MOST_HELD {
+            let oldest = held.blocks.iter().min_by_key(|(_, block)| block.last).map(|(&from, _)| from);
+            oldest.map(|from| held.blocks.remove(&from));
+        }
+        if !std::mem::replace(&mut held.is_begun, true) {
+            BEGUN.fetch_add(1, Ordering::Relaxed);
+        }
+        let bytes = block_bytes(MEMORY.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed));
+        if !has_room(bytes) {
+            // Those that were asked for when there were fewer take more than their share.
+            forget(|_, held| held > bytes);
+        }
+        let from = offset / bytes * bytes;
+        let to = (from + bytes).min(self.length);
+        let slot = self.bring(from, to, Taken::take(to - from));
+        held.blocks.insert(from, HeldBlock { slot: slot.clone(), to, read: 0, last });
+        held.ahead = held.ahead.max(to);
+        self.list(held);
+        (from, to, slot)
     }
 
     /// A block that was read to its end is not needed again.
-    fn was_read(&self, at: u64, count: u64) {
+    fn was_read(self: &Arc<Self>, from: u64, count: u64, to: u64) {
         let mut held = self.held();
-        if let Some(block) = held.blocks.get_mut(&at) {
+        if let Some(block) = held.blocks.get_mut(&from) {
             block.read += count;
-            if block.read >= BLOCK.min(self.length - at * BLOCK) {
-                held.blocks.remove(&at);
+            if block.read >= block.to - from {
+                held.blocks.remove(&from);
+                self.list(&mut held);
             }
+        }
+        // (From front to back: a slower worker's blocks are there already.)
+        if to >= self.length {
+            held.end();
         }
     }
 
     /// A stretch, on its way.
-    fn bring(self: &Arc<Self>, from: u64, to: u64) -> Arc<Slot> {
-        let (slot, object) = (Arc::new(Slot::default()), self.clone());
+    fn bring(self: &Arc<Self>, from: u64, to: u64, taken: Taken) -> Arc<Slot> {
+        let (slot, object) = (Arc::new(Slot { _taken: taken, ..Slot::default() }), self.clone());
         let filled = slot.clone();
         // (In a task of its own: whoever waits hears of a panic, too.)
         let fetched = super::runtime().spawn(async move { object.fetch(from, to).await });
@@ -279,6 +372,18 @@ impl Object {
                 Err(_) if tried < tries => tokio::time::sleep(Duration::from_millis(100 << tried)).await,
                 done => return done,
             }
+        }
+    }
+}
+
+/// Forgets what objects hold, by the object and the bytes of a block. (Those that somebody is at are left out: whoever has one of
+/// them in hand may be at this, too.)
+fn forget(is_done_with: impl Fn(&Object, u64) -> bool) {
+    let all: Vec<Arc<Object>> = holders().values().filter_map(Weak::upgrade).collect();
+    for object in all {
+        if let Ok(mut held) = object.held.try_lock() {
+            held.blocks.retain(|from, block| !is_done_with(&object, block.to - from));
+            object.list(&mut held);
         }
     }
 }
@@ -370,11 +475,33 @@ impl Cursor {
         &self.object
     }
 
-    /// Reads a stretch of at most a page, which answers what is read of it next.
+    /// Reads the last page of a stretch, which answers what is read of it next.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn page_in(&mut self, from: u64, to: u64) -> Result<()> {
         let from = from.max(to.saturating_sub(PAGE));
-        (self.page, self.page_at) = (self.object.bring(from, to.min(self.object.length)).wait()?, from);
+        if !self.has_page(from, to) {
+            self.turn_to(from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a page that begins with a small stretch: what follows is small, too, and is read next.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn page_from(&mut self, from: u64, to: u64) -> Result<()> {
+        if to - from <= PAGE && !self.has_page(from, to) {
+            self.turn_to(from, from + PAGE)?;
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "checkpoints")]
+    fn has_page(&self, from: u64, to: u64) -> bool {
+        self.page_at <= from && to <= self.page_at + self.page.0.len() as u64
+    }
+
+    fn turn_to(&mut self, from: u64, to: u64) -> Result<()> {
+        let slot = self.object.bring(from, to.min(self.object.length), Taken::default());
+        (self.page, self.page_at) = (slot.wait()?, from);
         Ok(())
     }
 
@@ -396,7 +523,10 @@ impl Clone for Cursor {
 impl Drop for Cursor {
     fn drop(&mut self) {
         if self.object.readers.fetch_sub(1, Ordering::Relaxed) == 1 {
-            *self.object.held() = Held::default();
+            let mut held = self.object.held();
+            (held.blocks, held.ahead) = (BTreeMap::new(), 0);
+            held.end();
+            self.object.list(&mut held);
         }
     }
 }
@@ -424,9 +554,7 @@ impl Read for Cursor {
                 wanted
             }
             false => {
-                let (from, to) = (self.position, (self.position + PAGE).min(self.object.length));
-                let slot = self.object.bring(from, to);
-                (self.page, self.page_at) = (slot.wait()?, from);
+                self.turn_to(self.position, self.position + PAGE)?;
                 return self.read(bytes);
             }
         };
@@ -450,6 +578,18 @@ impl Seek for Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_of_all_files_fit_their_memory() {
+        for memory in [64 << 20, 1 << 30, 5_000_000_000] {
+            for objects in [1, 5, 100, 6400] {
+                let bytes = block_bytes(memory, objects);
+                assert!(bytes.is_power_of_two() && (LEAST_BLOCK..=BLOCK).contains(&bytes));
+                assert!(bytes == LEAST_BLOCK || bytes * (MOST_HELD * objects) as u64 <= memory);
+            }
+        }
+        assert_eq!((block_bytes(u64::MAX, 100), block_bytes(5_000_000_000, 6400)), (BLOCK, 128 << 10));
+    }
 
     #[test]
     fn tags_are_the_same_with_and_without_quotes() {
