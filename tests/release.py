@@ -174,6 +174,9 @@ def wheel_from_source(folder: Path) -> None:
     """What the source distribution has is enough to build the package: its wheel works alone."""
     (folder / "source").mkdir()
     root = unpacked(folder / "source")
+    # (What was built from the repository must not count as built from these.)
+    for path in root.rglob("*"):
+        path.touch()
     # (Dependencies are those of the wheel that was built before; without a network.)
     shared = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target"), "CARGO_NET_OFFLINE": "true"}
     command = [MATURIN, "build", "--profile", "dev", "--compatibility", "linux", "--out", folder / "wheels"]

@@ -28,8 +28,10 @@ const LEAST_BLOCK: u64 = 64 << 10;
 const PAGE: u64 = 256 << 10;
 /// Which share of a block a reader has behind it when it will need the next one soon.
 const SOON: u64 = 8;
-/// Blocks of one object in memory: one in use, one on its way, and one for workers that are behind.
+/// Blocks of one object in memory: one in use, one on its way, and one for workers that are behind. Where those turn out to be so
+/// far behind that a block is asked for twice, there are more: as many as workers and one on its way, up to a limit.
 const MOST_HELD: usize = 3;
+const MOST_HELD_EVER: usize = 16;
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 /// How often a body that breaks off is asked for again, where the client does not.
@@ -110,6 +112,8 @@ struct Held {
     blocks: BTreeMap<u64, HeldBlock>,
     /// Behind the last byte that was ever asked for.
     ahead: u64,
+    /// Blocks beyond [`MOST_HELD`].
+    more: usize,
     clock: u64,
     /// Whether [`HOLDERS`] has the object.
     is_listed: bool,
@@ -277,8 +281,6 @@ impl Object {
             }
             let (from, to, slot) = self.ask(&mut held, offset);
             let bytes = to - from;
-            // (What lies far behind has gaps that nobody reads.)
-            held.blocks.retain(|_, block| block.to + bytes > from);
             let is_soon = from == 0 || offset - from >= bytes / SOON;
             if is_soon && to >= held.ahead && to < self.length && has_room(bytes) {
                 self.ask(&mut held, to);
@@ -298,7 +300,10 @@ impl Object {
             block.last = last;
             return (from, block.to, block.slot.clone());
         }
-        if held.blocks.len() >= MOST_HELD {
+        if offset < held.ahead {
+            held.more = (held.more + 1).min(rayon::current_num_threads().clamp(2, MOST_HELD_EVER - 2) + 2 - MOST_HELD);
+        }
+        if held.blocks.len() >= MOST_HELD + held.more {
             let oldest = held.blocks.iter().min_by_key(|(_, block)| block.last).map(|(&from, _)| from);
             oldest.map(|from| held.blocks.remove(&from));
         }
