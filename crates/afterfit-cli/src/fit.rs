@@ -577,7 +577,8 @@ fn settings(args: &Args, model: ModelChoice, validation: Validation, classes: bo
         classes,
         keep_path: (args.output.is_some() || args.report.is_some()) && !args.average_only,
         keep_held: if args.report.is_some() { report::ROWS } else { 0 },
-        count_degrees: true,
+        // (Of classes and counts, that may take longer than the fit.)
+        count_degrees: args.output.is_some() || args.report.is_some(),
         ..Settings::new(model, args.l2.values().to_vec())
     })
 }

@@ -5,7 +5,7 @@ use afterfit::learn::{Learned, Row};
 use crate::output::short;
 
 /// Most lines a table shows.
-const MOST_LINES: usize = 26;
+const MOST_LINES: usize = 40;
 
 /// λ, losses, score, norm and remarks, thinned to what fits a screen; the best is always shown.
 pub(crate) fn path(learned: &Learned) -> String {

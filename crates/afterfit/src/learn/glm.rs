@@ -158,9 +158,7 @@ impl Made {
 
     /// Degrees of freedom of minimizers, and a note of how they came about.
     fn count<T: Element>(&mut self, glm: &Glm<T>, l2: &[f64]) -> Option<Vec<f64>> {
-        let start = Instant::now();
         let counted = degrees(glm, &self.weights, l2);
-        self.seconds[1] += start.elapsed().as_secs_f64();
         match &counted {
             Some(Degrees { made, miss, .. }) if *made < l2.len() => self.notes.push(format!(
                 "degrees of freedom from the Hessians at {made} of {} strengths; the cubics between them were within {:.1} % where tested",

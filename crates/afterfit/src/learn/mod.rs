@@ -442,9 +442,13 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         let filled = data.filled_for(training);
         let data = filled.as_ref().unwrap_or(&data);
         let shown = at + 1 == runs.rows.len();
+        let start = Instant::now();
         let fitted = if shown { learner.fit_shown(data, &runs, at, &l2) } else { learner.fit(data, &runs, at, &l2) }?;
-        seconds.train += fitted.seconds[0];
-        seconds.average += fitted.seconds[1];
+        let [train, average] = fitted.seconds;
+        seconds.train += train;
+        seconds.average += average;
+        // (The rest: degrees of freedom.)
+        seconds.select += start.elapsed().as_secs_f64() - train - average;
         let start = Instant::now();
         if at < runs.judged {
             let losses = judge.hear(data, held, &fitted)?;
