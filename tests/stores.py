@@ -88,6 +88,7 @@ S3 = boto3.client("s3", endpoint_url=URL, aws_access_key_id="key", aws_secret_ac
 
 
 def run(*arguments, fails=False, cwd=None, **more):
+    before = set(TEMPORARY.iterdir())
     # (The peak is this machine's; a store has no more to say about it.)
     done = subprocess.run(
         [AFTERFIT, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, env={**os.environ, **VARIABLES, **more}
@@ -96,7 +97,7 @@ def run(*arguments, fails=False, cwd=None, **more):
     assert (done.returncode != 0) == fails, said
     assert SECRET not in said and ".afterfit-" not in said, said
     # (Outputs that could not be sent are kept, as the error says.)
-    left = {path.name.split("-")[0] for path in TEMPORARY.iterdir()}
+    left = {path.name.split("-")[0] for path in set(TEMPORARY.iterdir()) - before}
     assert left <= ({"unsent"} if fails else set()), left
     return done.stderr if fails else done.stdout
 

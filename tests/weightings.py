@@ -583,14 +583,20 @@ def dials_of_groups_keep_their_promise(folder):
 
 
 def dials_of_sparse_checkpoints_say_so(folder):
-    """Every tenth iterate, or none before step 50: a reading is as far from the truth as the average itself."""
+    """Every tenth iterate, or none before step 50, whose rates must be told: a reading is as far from the truth as the average itself."""
     quadratic, steps, l2 = Quadratic(6), 300, 0.01
     for name, keep in (("sparse", range(0, steps + 1, 10)), ("late", range(50, steps + 1))):
         path = train(folder / name, quadratic, sgd(lr=0.1, momentum=0.9), warmed_cosine(steps), steps, keep=keep)
         expected = masses(l2, [0.1 * warmed_cosine(steps)(k) for k in range(steps)], 0.9) @ path
-        _, direct = average(folder, "--l2", l2, "--quadratic", inputs=name)
+        told = ["--quadratic"]
+        if name == "late":
+            refused = run(folder, "average", name, "-o", "no.safetensors", "--l2", l2, "--quadratic", fails=True)
+            assert "no file says the rates of the first 50 steps" in refused and "--rates" in refused, refused
+            (folder / "rates.csv").write_text("step,lr\n" + "".join(f"{k},{0.1 * warmed_cosine(steps)(k)!r}\n" for k in range(steps)))
+            told += ["--rates", "rates.csv"]
+        _, direct = average(folder, "--l2", l2, *told, inputs=name)
         assert direct["status"] == "approximation", short(direct)
-        run(folder, "average", name, "-o", f"{name}.dial", "--dial", "1e-3..1", "--quadratic", "--json")
+        run(folder, "average", name, "-o", f"{name}.dial", "--dial", "1e-3..1", *told, "--json")
         row = run(folder, "dial", "read", f"{name}.dial", "--l2", l2, "-o", f"{name}.safetensors", "--json")["outputs"][0]
         error = np.abs(load_file(folder / f"{name}.safetensors")["a"] - expected).max()
         assert row["status"] != "exact" or error <= row["error"], f"{name}: off by {error:.2e}: {row}"

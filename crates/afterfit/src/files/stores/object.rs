@@ -128,6 +128,14 @@ impl Held {
         (offset < block.to).then_some(from)
     }
 
+    /// What a block is to bring: as others were larger or smaller, it may begin or end amid what is there, or what was read.
+    fn gap(&self, offset: u64, from: u64, bytes: u64, length: u64) -> (u64, u64) {
+        let before = self.blocks.range(..=offset).next_back().map_or(0, |(_, block)| block.to);
+        let read = if offset >= self.ahead { self.ahead } else { 0 };
+        let next = self.blocks.range(offset..).next().map_or(length, |(&next, _)| next);
+        (from.max(before).max(read), (from + bytes).min(next).min(length))
+    }
+
     /// Its last byte was read, or nobody has it open.
     fn end(&mut self) {
         if std::mem::take(&mut self.is_begun) {
@@ -315,8 +323,7 @@ impl Object {
             // Those that were asked for when there were fewer take more than their share.
             forget(|_, held| held > bytes);
         }
-        let from = offset / bytes * bytes;
-        let to = (from + bytes).min(self.length);
+        let (from, to) = held.gap(offset, offset / bytes * bytes, bytes, self.length);
         let slot = self.bring(from, to, Taken::take(to - from));
         held.blocks.insert(from, HeldBlock { slot: slot.clone(), to, read: 0, last });
         held.ahead = held.ahead.max(to);
