@@ -55,10 +55,12 @@ def losses(model: nn.Module) -> tuple[float, float]:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, text: torch.Tensor, steps: int) -> None:
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         optimizer.zero_grad()
         model(batch(text)).backward()
         optimizer.step()
+        if step % 100 == 0 or step == steps:
+            print(f"step {step} of {steps}", flush=True)
 
 
 model = Gpt(given.width)

@@ -1,6 +1,6 @@
 """A training loop of one's own: noisy labels, learned by heart, and the strength that forgets them chosen afterwards.
 
-pip install 'afterfit[torch]' && python bare_loop.py
+pip install './crates/afterfit-py[torch]' && python bare_loop.py
 """
 
 import torch

@@ -3,7 +3,7 @@
 λ pulls toward the pretrained weights. The model here is tiny and its "pretraining" is a few seconds on another text, so that
 nothing is downloaded; with a real one, ``model = AutoModelForCausalLM.from_pretrained(…)`` is all that changes.
 
-    pip install 'afterfit[transformers]' && python fine_tune.py
+    pip install './crates/afterfit-py[transformers]' && python fine_tune.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A dial in a Lightning trainer: one item in ``callbacks``.
 
-pip install 'afterfit[lightning]' && python lightning_run.py
+pip install './crates/afterfit-py[lightning]' && python lightning_run.py
 """
 
 import lightning.pytorch as pl

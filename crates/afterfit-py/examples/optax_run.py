@@ -1,6 +1,6 @@
 """A dial as an optax transformation, under jit.
 
-pip install 'afterfit[jax]' && python optax_run.py
+pip install './crates/afterfit-py[jax]' && python optax_run.py
 """
 
 import jax

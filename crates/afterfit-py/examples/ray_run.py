@@ -1,6 +1,6 @@
 """A run of Ray Train whose process dies: the dial travels in the reported checkpoint, and its sums go on bit for bit.
 
-pip install 'afterfit[torch,ray]' && python ray_run.py
+pip install './crates/afterfit-py[torch,ray]' && python ray_run.py
 """
 
 import os

@@ -151,7 +151,7 @@ impl ModelPath {
         let certified = self.certified.unwrap_or(f64::INFINITY);
         let coarse = if certified > COARSE { "warning: " } else { "" };
         format!(
-            "{coarse}the path is kept at {} nodes: any λ of the range can be read from it, with weights within {error:.1e} of the fitted ones' length and, certified, {certified:.1e} of the exact ones' (at all {strengths} λ)",
+            "{coarse}the path is kept at {} nodes: any λ of the range can be read from it, with weights within {error:.0e} of the fitted ones' length; certified, within {certified:.0e} of the exact ones' (at all {strengths} λ)",
             nodes.len(),
         )
     }

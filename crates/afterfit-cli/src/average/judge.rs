@@ -93,7 +93,7 @@ impl Judged {
         let scored = rows.iter().filter(|row| row.score.is_some()).count();
         Err(Advice::error(
             format!("the evaluation of {failure} ({scored} of {} outputs are evaluated)", rows.len()),
-            "every output is written and kept; the command must exit with 0 and print a number",
+            "every output is written and kept (--skip-existing evaluates them again); the command must exit with 0 and print a number",
         ))
     }
 }

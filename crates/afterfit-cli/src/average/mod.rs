@@ -291,11 +291,14 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
         })
         .collect();
     args.lora.report(&report, &mut rows, &mut notes);
+    let averaging = start.elapsed().as_secs_f64();
     let judged = match (&args.eval, baseline) {
         (Some(command), Some(last)) => judge(args, host, command, &last, &mut rows, &mut notes)?,
         _ => Judged::default(),
     };
     if let Some(file) = &args.report {
+        let last = judged.baseline.map(|score| format!("the last checkpoint scores {}", crate::output::short(score)));
+        let notes: Vec<String> = last.into_iter().chain(notes.iter().cloned()).collect();
         page::write(args, file, &host.line, &planned, &rows, &path.kept, &notes)?;
     }
     let total = start.elapsed().as_secs_f64();
@@ -314,7 +317,7 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
             "notes": notes,
         }))?;
     } else {
-        let done = Done { report: &report, bytes, total, judged: &judged };
+        let done = Done { report: &report, bytes, averaging, evaluating: total - averaging, judged: &judged };
         host.text(&listing(args, &series, &path, &numbers, &planned, &rows, &done))?;
     }
     if !args.quiet {

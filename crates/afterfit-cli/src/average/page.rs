@@ -40,8 +40,10 @@ pub(super) fn write(
     let strengths: Vec<Strength> = both()
         .map(|(l2, plan, row)| Strength { l2, score: row.score, error: None, remaining: plan.remaining })
         .collect();
-    let worst = planned.iter().map(|plan| plan.status).max_by_key(|status| status.standing);
-    let status: Status = worst.unwrap_or(planned[0].status);
+    // (That of the best; without one, what most strengths are. Notes name those that are not.)
+    let alike = |one: &&Planned| planned.iter().filter(|other| other.status == one.status).count();
+    let best = rows.iter().position(|row| row.best).map(|at| &planned[at]);
+    let status: Status = best.or_else(|| planned.iter().max_by_key(alike)).unwrap_or(&planned[0]).status;
     let inputs: Vec<String> = args.inputs.iter().map(|input| shown_path(input)).collect();
     let without = ["-o", "--output", "--report", "--l2", "--eval", "--best", "--keep", "--format"];
     let flags = ["--json", "--force", "--skip-existing", "-q", "--quiet"];

@@ -155,8 +155,9 @@ pub(super) struct Done<'a> {
     pub(super) report: &'a Report,
     /// Bytes of all outputs.
     pub(super) bytes: u64,
-    /// Seconds.
-    pub(super) total: f64,
+    /// Seconds, without evaluations; and those of these.
+    pub(super) averaging: f64,
+    pub(super) evaluating: f64,
     pub(super) judged: &'a Judged,
 }
 
@@ -226,10 +227,11 @@ pub(super) fn listing(
     } else if report.bytes_read > 0 {
         let _ = writeln!(
             out,
-            "\nread {} once, wrote {} in {:.2} s",
+            "\nread {} once, wrote {} in {:.2} s{}",
             Bytes(report.bytes_read),
             Bytes(report.bytes_written),
-            done.total
+            done.averaging,
+            if scored { format!("; evaluations took {:.2} s", done.evaluating) } else { String::new() }
         );
     }
     out

@@ -402,7 +402,7 @@ fn of_epochs(epochs: Vec<u64>, said: Epochs, notes: &mut Vec<String>) -> Found {
     if zero_based && said.first.is_none() {
         let why =
             if epochs.contains(&0) { "" } else { ", as each being the last of so many shows (--epochs-from 1 if not)" };
-        notes.push(format!("epochs are counted from 0{why}: the first checkpoint is the end of an epoch, not the path's start (--start FILE names that)"));
+        notes.push(format!("epochs are counted from 0{why}: the first checkpoint is the end of an epoch, not the path's start (--start FILE names that, also where it is a checkpoint saved before the first step)"));
     }
     let (each, source) = match said.steps {
         // (1, 3, 5: the last of every two from 0, or every other from 1.)
