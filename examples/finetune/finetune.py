@@ -3,6 +3,7 @@
 import argparse
 import lzma
 import math
+import sys
 import sysconfig
 import time
 from pathlib import Path
@@ -60,7 +61,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, text: torch.Tensor
         model(batch(text)).backward()
         optimizer.step()
         if step % 100 == 0 or step == steps:
-            print(f"step {step} of {steps}", flush=True)
+            print(f"step {step} of {steps}", file=sys.stderr)
 
 
 model = Gpt(given.width)

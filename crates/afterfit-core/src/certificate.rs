@@ -101,7 +101,7 @@ impl<'a> Profile<'a> {
 /// Steps compared at a time: the shares of all sums stay in cache.
 const BLOCK: usize = 256;
 /// Shares that one reading may go through, steps times sums: some seconds' worth. (Steps are a number in a file, and cost nothing there.)
-pub(crate) const MOST_SHARES: u64 = 1 << 30;
+pub(crate) const MOST_SHARES: u64 = 1 << 27;
 
 /// A weighting to be read, times `scale`, and the coefficients of the sums it is read with.
 pub(crate) struct Comparison<'a> {

@@ -67,20 +67,19 @@ fn word(path: &Path) -> String {
 }
 
 /// A line that converts `from` into a file beside `to`. (The code is within double quotes, and has none, nor anything that a shell would
-/// look at in them: paths are arguments.)
+/// look at in them: paths are arguments. `-P` keeps Python from importing what lies in the current folder, which may be the stranger's.)
 fn python(code: &str, from: &Path, to: &Path, ending: &str) -> String {
     let mut to = to.as_os_str().to_owned();
     to.push(format!(".{ending}"));
-    format!("python -c \"{code}\" {} {}", word(from), word(to.as_ref()))
+    format!("python -P -c \"{code}\" {} {}", word(from), word(to.as_ref()))
 }
 
-/// How DeepSpeed's own script makes a checkpoint of one.
+/// How DeepSpeed's own script makes a checkpoint of one. (The installed one: the copy beside a run is code from whoever sent that.)
 fn zero(folder: &Path) -> String {
     let above = folder.parent().unwrap_or(folder);
     let step = Path::new(folder.file_name().unwrap_or_default());
     format!(
-        "Gather them, step by step: python {} {} {} -t {} (the script DeepSpeed saved there), then average OUT",
-        word(&above.join("zero_to_fp32.py")),
+        "Gather them, step by step: python -P -m deepspeed.utils.zero_to_fp32 {} {} -t {}, then average OUT",
         word(above),
         word(&Path::new("OUT").join(step)),
         word(step)
@@ -89,8 +88,8 @@ fn zero(folder: &Path) -> String {
 
 /// Why weights that are placeholders are refused.
 pub(super) const PLACEHOLDER: &str = "its weights are empty placeholders: DeepSpeed ZeRO-3 keeps the numbers in its \
-                                      ranks' own files. Gather them, step by step: python zero_to_fp32.py RUN OUT/STEP -t STEP \
-                                      (the script DeepSpeed saved in RUN), then average OUT";
+                                      ranks' own files. Gather them, step by step: python -P -m deepspeed.utils.zero_to_fp32 \
+                                      RUN OUT/STEP -t STEP, then average OUT";
 
 /// What a file is that is not read, by its name.
 pub(super) fn of_name(path: &Path) -> Option<String> {

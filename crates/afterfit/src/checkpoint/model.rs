@@ -222,7 +222,7 @@ fn whole_module(key: Option<&str>) -> String {
     };
     format!(
         "{it} is a whole pickled module, whose code would have to be run: save its state_dict() instead. Convert files that \
-         are there: python -c \"import sys, torch; [torch.save({save}, p + '.weights.pt') for p in sys.argv[1:]]\" FILES"
+         are there: python -P -c \"import sys, torch; [torch.save({save}, p + '.weights.pt') for p in sys.argv[1:]]\" FILES"
     )
 }
 

@@ -404,14 +404,14 @@ fn a_line_that_converts_runs_nothing_that_a_name_says() {
         let path = folder.path().join(format!("{name}.{ending}"));
         std::fs::write(&path, start).unwrap();
         let error = Checkpoint::open(&path, None).unwrap_err().to_string();
-        let line = error.split_once("python -c").unwrap_or_else(|| panic!("{error}")).1;
+        let line = error.split_once("python -P -c").unwrap_or_else(|| panic!("{error}")).1;
         let mut shell = std::process::Command::new("sh");
-        shell.current_dir(&folder).arg("-c").arg(format!("./python -c{line}"));
+        shell.current_dir(&folder).arg("-c").arg(format!("./python -P -c{line}"));
         assert!(shell.status().unwrap().success(), "{error}");
         let said = std::fs::read_to_string(folder.path().join("said")).unwrap();
         let read = if ending == "index" { path.with_extension("") } else { path };
-        assert_eq!(said.lines().nth(2).unwrap(), read.to_str().unwrap());
-        assert!(said.lines().nth(3).unwrap().starts_with(read.to_str().unwrap()), "{said}");
+        assert_eq!(said.lines().nth(3).unwrap(), read.to_str().unwrap());
+        assert!(said.lines().nth(4).unwrap().starts_with(read.to_str().unwrap()), "{said}");
     }
     assert!(!folder.path().join("pwned").exists());
 }

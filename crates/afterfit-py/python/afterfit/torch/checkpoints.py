@@ -85,7 +85,7 @@ def average(
     with tempfile.TemporaryDirectory(prefix="afterfit-") as folder:
         made = _command.average(paths, f"{folder}/", format="safetensors", **options)
         found = {
-            output.path.stem if output.strength is None else output.strength: tensors_of(Path(output.path), device)
+            Path(output.path).stem if output.strength is None else output.strength: tensors_of(Path(output.path), device)
             for output in made.outputs
             if not one or output.best
         }

@@ -28,9 +28,9 @@ const LEAST_BLOCK: u64 = 64 << 10;
 const PAGE: u64 = 256 << 10;
 /// Which share of a block a reader has behind it when it will need the next one soon.
 const SOON: u64 = 8;
-/// Blocks of one object in memory: one in use, one on its way, and one for workers that are behind. Where those turn out to be so
-/// far behind that a block is asked for twice, there are more: as many as workers and one on its way, up to a limit.
-const MOST_HELD: usize = 3;
+/// Blocks of one object in memory: one in use, one on its way, and two for workers that are behind. Where those turn out to be so
+/// far behind that a block is asked for twice, there are more: two more than workers, up to a limit.
+const MOST_HELD: usize = 4;
 const MOST_HELD_EVER: usize = 16;
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;
@@ -58,8 +58,8 @@ pub(crate) struct Object {
 /// Rounds are counted by whoever is read twice in one: a pass through many checkpoints reads each of them once a round. An object
 /// that is left out for long is done with.
 static ROUND: AtomicU64 = AtomicU64::new(1);
-/// In rounds.
-const LONG: u64 = 256;
+/// In rounds. (Workers side by side may count each of theirs, and a process's share of a checkpoint is left out for the tiles of all others.)
+const LONG: u64 = 1 << 12;
 /// Objects with blocks in memory, by their addresses. (Locked after the blocks of one of them, never before.)
 static HOLDERS: Mutex<BTreeMap<usize, Weak<Object>>> = Mutex::new(BTreeMap::new());
 /// Objects of which numbers were read, and more will be: not those that have none in memory just now, since what was forgotten for
@@ -309,7 +309,8 @@ impl Object {
             return (from, block.to, block.slot.clone());
         }
         if offset < held.ahead {
-            held.more = (held.more + 1).min(rayon::current_num_threads().clamp(2, MOST_HELD_EVER - 2) + 2 - MOST_HELD);
+            held.more =
+                (held.more + 1).min((rayon::current_num_threads() + 2).clamp(MOST_HELD, MOST_HELD_EVER) - MOST_HELD);
         }
         if held.blocks.len() >= MOST_HELD + held.more {
             let oldest = held.blocks.iter().min_by_key(|(_, block)| block.last).map(|(&from, _)| from);
