@@ -650,13 +650,13 @@ fn long_walks_are_refused() {
     let read = |tracker: &Tracker, answer| tracker.read(0, &Target::L2(0.3), answer, Precision::F64);
     for answer in [Answer::Regularized, Answer::Normalized] {
         let error = read(&dial(Optimizer::Sgd, 1e-6, 0.1).unwrap(), answer).unwrap_err().to_string();
-        let expected = "number of steps of a reading is 134217728: it must be at most 16777216, 64 sums being compared at every step";
+        let expected = "number of steps of a reading is 134217728: it must be at most 2097152, 64 sums being compared at every step";
         assert_eq!(error, expected);
         // Where the mass is spent after some thousand steps, the rest is no work.
         assert!(read(&dial(Optimizer::Sgd, 0.1, 0.1).unwrap(), answer).unwrap().certificate < 1e-6);
     }
     let error = dial(Optimizer::Adam { beta1: 0.9, weight_decay: 0.1 }, 1e-6, 0.1).unwrap_err().to_string();
-    assert!(error.contains("it must be at most 16777216 with AdamW's weight decay and 64 λ"), "{error}");
+    assert!(error.contains("it must be at most 2097152 with AdamW's weight decay and 64 λ"), "{error}");
 }
 
 /// What is taken in one go is what single steps take.

@@ -163,7 +163,7 @@ fn weights_that_are_no_numbers_are_refused_by_name() {
     let dynamic = error(shape("quantized.pt"));
     assert!(dynamic.contains("tensor 0._packed_params._packed_params.0: quantized (torch.quantize)"), "{dynamic}");
     let placeholder = error(shape("placeholder.pt"));
-    assert!(placeholder.contains("tensor a.weight") && placeholder.contains("zero_to_fp32.py"), "{placeholder}");
+    assert!(placeholder.contains("tensor a.weight") && placeholder.contains("deepspeed.utils.zero_to_fp32"), "{placeholder}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("codes.safetensors");
     let coded = |tensors: &[(&str, Dtype)]| {
@@ -375,7 +375,7 @@ fn formats_that_are_not_read_are_named_with_the_way_on() {
     make("a.gguf", b"GGUF............");
     make("a.onnx", b"\x08\x07xxxxxxxxxxxxxx");
     for (name, format, way) in [
-        ("zero", "DeepSpeed ZeRO", "zero_to_fp32.py"),
+        ("zero", "DeepSpeed ZeRO", "deepspeed.utils.zero_to_fp32"),
         ("orbax", "orbax", "default "),
         ("tf", "TensorFlow", "model.ckpt-1 "),
         ("flax", "flax msgpack", "msgpack_restore"),
