@@ -33,7 +33,7 @@ pub(crate) fn write(folder: &Path) -> Result<()> {
          Each claim beside the number we found.</p>\n<nav>",
     );
     for summary in &summaries {
-        let _ = write!(out, "<a href=\"#{0}\">{0}</a>", escaped(&summary.name));
+        let _ = writeln!(out, "<a href=\"#{0}\">{0}</a>", escaped(&summary.name));
     }
     out.push_str("</nav>\n");
     for summary in &summaries {

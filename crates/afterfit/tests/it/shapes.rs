@@ -163,7 +163,10 @@ fn weights_that_are_no_numbers_are_refused_by_name() {
     let dynamic = error(shape("quantized.pt"));
     assert!(dynamic.contains("tensor 0._packed_params._packed_params.0: quantized (torch.quantize)"), "{dynamic}");
     let placeholder = error(shape("placeholder.pt"));
-    assert!(placeholder.contains("tensor a.weight") && placeholder.contains("deepspeed.utils.zero_to_fp32"), "{placeholder}");
+    assert!(
+        placeholder.contains("tensor a.weight") && placeholder.contains("deepspeed.utils.zero_to_fp32"),
+        "{placeholder}"
+    );
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("codes.safetensors");
     let coded = |tensors: &[(&str, Dtype)]| {
