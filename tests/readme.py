@@ -302,6 +302,7 @@ def blocks_of_ray(folder: Path) -> None:
     table["kind"] = (table["age"] + draws.normal(size=400) > 0).astype(np.int64)
     pyarrow.parquet.write_table(pyarrow.table(table), shared / "table/rows.parquet")
     names: dict[str, Any] = {}
+    os.chdir(folder)  # (That of the blocks before is gone.)
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:
         for language, block in FENCE.findall((ROOT / "docs/ray.md").read_text()):
