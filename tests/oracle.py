@@ -1059,8 +1059,8 @@ def a_streamed_tables_memory_does_not_grow(folder):
             given = ["fit", f"t.{ending}", *arguments, "--model", "linear", "--stream", "--json", "-q"]
             done = subprocess.run([sys.executable, "-S", "-c", watch, AFTERFIT, *given], cwd=folder, capture_output=True, text=True, check=True)
             peaks.append(1024 * int(done.stdout))
-        # (Ten times the rows are 60 MB as numbers.)
-        assert peaks[1] - peaks[0] < 8e6, (ending, peaks)
+        # (Ten times the rows are 60 MB more as numbers; how many pieces are under way at a time varies.)
+        assert peaks[1] - peaks[0] < 25e6, (ending, peaks)
 
 
 def formats_agree(folder):
