@@ -200,8 +200,9 @@ fn at(model: Model, strength: Option<Strength>, quiet: bool) -> Result<Model> {
     };
     let read = model.at(l2)?;
     if let Some(path) = model.path.filter(|_| l2 != model.about.l2 && !quiet) {
-        let (off, how) =
-            path.certified.map_or((path.error, "as measured when it was fitted"), |off| (off, "certified"));
+        let (off, how) = path.certified.map_or((path.error, "as measured when it was fitted"), |off| {
+            (off, "certified at the strengths of the fit")
+        });
         output::say(&format!(
             "λ {l2:e} is read from the model's path, within {off:.0e} of the exact weights' length ({how})"
         ));
