@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use afterfit::Result;
+use afterfit::{Mass, Optimizer, Result};
 use afterfit::objective::Objective;
 use afterfit::run::{Batches, Iterate, LivePath, Path as _};
 use afterfit::run::{Method, RateSchedule, Trainer};
@@ -177,6 +177,16 @@ impl Run<'_> {
             visit(step as usize, weights, &average.normalized(), &average.regularized())
         })
     }
+}
+
+/// `R_k` for k from 0 to `steps`: the mass that is left after `w_k`, at a constant rate.
+pub(crate) fn left(optimizer: Optimizer, l2: f64, rate: f64, steps: u64) -> Vec<f64> {
+    let mut mass = Mass::WHOLE;
+    let after = |step| {
+        mass.take(optimizer.steady(l2, rate, step));
+        mass.left()
+    };
+    (0..=steps).map(after).collect()
 }
 
 /// `‖a − b‖₁`.

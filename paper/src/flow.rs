@@ -7,7 +7,7 @@ use afterfit::run::Method;
 use afterfit::theory::flow as exact;
 use faer::Mat;
 
-use crate::experiment::{Outcome, Run, Table};
+use crate::experiment::{Outcome, Run, Table, left};
 use afterfit_nets::plot::{Figure, Panel, Style, color, linear, log, series};
 
 const L2: f64 = 0.5;
@@ -35,10 +35,9 @@ fn discrete(method: Method, rate: f64) -> Result<Vec<Moment>> {
     let pace = if method.optimizer() == afterfit::Optimizer::Sgd { rate } else { rate.sqrt() };
     let run = Run { objective: &loss, method, rate, l2: L2, steps: (TIME / pace) as u64 };
     let mut points = Vec::new();
-    let (optimizer, mut left) = (run.method.optimizer(), 1.0);
+    let left = left(run.method.optimizer(), L2, rate, run.steps);
     run.averaged(Batches::Full, &mut |k, w, tilde, _| {
-        left *= optimizer.steady(L2, rate, k as u64).keep;
-        points.push(Moment { time: k as f64 * pace, w: w[0], tilde: tilde[0], mass: 1.0 - left });
+        points.push(Moment { time: k as f64 * pace, w: w[0], tilde: tilde[0], mass: 1.0 - left[k] });
         Ok(())
     })?;
     Ok(points)

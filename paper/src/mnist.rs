@@ -10,7 +10,7 @@ use afterfit::theory::convergence_factor;
 use anyhow::Context;
 use faer::Mat;
 
-use crate::experiment::{Outcome, Run, Table, distance_1, norm_1, steps};
+use crate::experiment::{Outcome, Run, Table, distance_1, left, norm_1, steps};
 use afterfit_nets::plot::{Figure, Panel, Style, color, linear, log, series};
 
 const RATE: f64 = 0.01;
@@ -211,11 +211,10 @@ pub(crate) fn fig4(images: &Images, seed: u64, tick: &dyn Fn(&str)) -> Result<Ou
         let factor = convergence_factor(optimizer, L2, RATE)?;
         // ŵ = P w̃ + R w at every step, so the distances stand in the ratio R/P.
         let fallen = det.tilde[last] / det.path[last];
-        let mass: f64 = (0..=STEPS).map(|k| optimizer.steady(L2, RATE, k).keep).product();
-        let expected = mass / (1.0 - mass);
+        let left = left(optimizer, L2, RATE, STEPS);
+        let expected = left[last] / (1.0 - left[last]);
         let misses = (10..=last).filter(|&k| det.tilde[k] > 1e-9).map(|k| {
-            let mass: f64 = (0..=k as u64).map(|k| optimizer.steady(L2, RATE, k).keep).product();
-            (det.tilde[k] / det.path[k] * (1.0 - mass) / mass - 1.0).abs()
+            (det.tilde[k] / det.path[k] * (1.0 - left[k]) / left[k] - 1.0).abs()
         });
         let worst_miss = misses.fold(0.0, f64::max);
         outcome.number(

@@ -7,7 +7,7 @@ use afterfit::run::{Method, Preconditioner};
 use afterfit::theory::convergence_factor;
 use faer::Mat;
 
-use crate::experiment::{Outcome, Run, Table, distance_2, steps};
+use crate::experiment::{Outcome, Run, Table, distance_2, left, steps};
 use afterfit_nets::plot::{Figure, Panel, Series, Style, color, linear, log, series, thinned};
 
 /// η, λ and the number of iterations of all three figures.
@@ -74,13 +74,7 @@ fn figure(toy: &Toy, outcome: &mut Outcome) -> Result<()> {
     })?;
     // The authors' script divides every partial sum by the final mass, and records Nesterov's steps twice.
     let optimizer = toy.method.optimizer();
-    let mut mass = 1.0;
-    let spent: Vec<f64> = (0..=STEPS)
-        .map(|k| {
-            mass *= optimizer.steady(L2, RATE, k).keep;
-            1.0 - mass
-        })
-        .collect();
+    let spent: Vec<f64> = left(optimizer, L2, RATE, STEPS).iter().map(|left| 1.0 - left).collect();
     let total = spent[STEPS as usize];
     let slip: Vec<Vec<f64>> = tilde
         .iter()

@@ -74,13 +74,16 @@ impl Element for f64 {
     }
 }
 
+const TWO_52: f64 = 4_503_599_627_370_496.0;
+
 /// ln x of a positive, normal number, within 2 units in the last place of max(1, |ln x|).
 #[inline(always)]
 pub(super) fn logarithm(x: f64) -> f64 {
     let bits = x.to_bits();
     // x = 2ⁿ m with m from √½ to √2.
     let above = (bits & 0x000f_ffff_ffff_ffff) >= 0x0006_a09e_667f_3bcd;
-    let n = (bits >> 52) as i64 - 1023 + i64::from(above);
+    // The exponent in the low bits of 2⁵² is 2⁵² more than itself. (Integers become floats one by one on most machines.)
+    let n = f64::from_bits((bits >> 52) | 0x4330_0000_0000_0000) - TWO_52 - if above { 1022.0 } else { 1023.0 };
     let m = f64::from_bits(
         (bits & 0x000f_ffff_ffff_ffff) | if above { 0x3fe0_0000_0000_0000 } else { 0x3ff0_0000_0000_0000 },
     );
@@ -92,7 +95,7 @@ pub(super) fn logarithm(x: f64) -> f64 {
         p = p * square + c;
     }
     // (Not a number stays not a number.)
-    2.0 * s * p + n as f64 * std::f64::consts::LN_2 + x * 0.0
+    2.0 * s * p + n * std::f64::consts::LN_2 + x * 0.0
 }
 
 #[cfg(test)]
