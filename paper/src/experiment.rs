@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use afterfit::{Mass, Optimizer, Result};
 use afterfit::objective::Objective;
 use afterfit::run::{Batches, Iterate, LivePath, Path as _};
 use afterfit::run::{Method, RateSchedule, Trainer};
 use afterfit::sums::Average;
+use afterfit::{Mass, Optimizer, Result};
 use serde::{Deserialize, Serialize};
 
 use afterfit_nets::plot::{Figure, png};

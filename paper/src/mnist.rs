@@ -213,9 +213,9 @@ pub(crate) fn fig4(images: &Images, seed: u64, tick: &dyn Fn(&str)) -> Result<Ou
         let fallen = det.tilde[last] / det.path[last];
         let left = left(optimizer, L2, RATE, STEPS);
         let expected = left[last] / (1.0 - left[last]);
-        let misses = (10..=last).filter(|&k| det.tilde[k] > 1e-9).map(|k| {
-            (det.tilde[k] / det.path[k] * (1.0 - left[k]) / left[k] - 1.0).abs()
-        });
+        let misses = (10..=last)
+            .filter(|&k| det.tilde[k] > 1e-9)
+            .map(|k| (det.tilde[k] / det.path[k] * (1.0 - left[k]) / left[k] - 1.0).abs());
         let worst_miss = misses.fold(0.0, f64::max);
         outcome.number(
             &format!("{title}: ‖w̃ − ŵ‖₁ / ‖w − ŵ‖₁ against R/P, largest relative difference at k ≥ 10"),
