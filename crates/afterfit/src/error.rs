@@ -35,6 +35,10 @@ pub enum Error {
     #[cfg(feature = "tables")]
     #[error(transparent)]
     Table(#[from] crate::table::TableError),
+    /// A table, or settings, that no model comes of.
+    #[cfg(feature = "tables")]
+    #[error(transparent)]
+    Learn(#[from] crate::learn::LearnError),
     /// Predictions that cannot be judged.
     #[cfg(feature = "tables")]
     #[error(transparent)]

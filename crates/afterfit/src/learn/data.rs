@@ -1,6 +1,8 @@
 //! A table as learners see it: features, goals, weights; missing values filled in with what the training rows know.
 
-use super::{ClassWeight, ModelChoice, Settings};
+use std::collections::HashMap;
+
+use super::{ClassWeight, LearnError, ModelChoice, Settings};
 use crate::error::Result;
 use crate::metrics::{TargetKind, Truth};
 use crate::model::Units;
@@ -65,11 +67,20 @@ pub(super) fn refuse_extremes(x: &Matrix, names: Option<&[String]>, standardize:
             }
             () => return None,
         };
-        let name =
-            names.and_then(|names| names.get(column)).map_or((column + 1).to_string(), |name| format!("\"{name}\""));
-        Some(format!("column {name} {what}: rescale it first"))
+        let name = names.and_then(|names| names.get(column));
+        let column = name.map_or((column + 1).to_string(), |name| format!("\"{name}\""));
+        Some(LearnError::Extreme { column, what })
     });
-    found.map_or(Ok(()), |what| Err(TableError::Unusable { what }.into()))
+    found.map_or(Ok(()), |found| Err(found.into()))
+}
+
+/// A target's classes as their places among these.
+pub(super) fn labels_in(classes: &[String], target: &Target) -> Result<Vec<u32>, LearnError> {
+    let (known, labels) = target.classes();
+    let places: HashMap<&String, u32> = classes.iter().zip(0..).collect();
+    let place = |class: &String| places.get(class).copied().ok_or(LearnError::ValidationClass { class: class.clone() });
+    let places = known.iter().map(place).collect::<Result<Vec<u32>, _>>()?;
+    Ok(labels.iter().map(|&label| places[label as usize]).collect())
 }
 
 impl Goal {
@@ -91,15 +102,12 @@ impl Goal {
             Target::Several { values, columns } => {
                 if classes || kind == TargetKind::Counts {
                     let what = format!("{columns} targets a row can be numbers only, neither classes nor counts");
-                    return Err(TableError::Unusable { what }.into());
+                    return Err(LearnError::unsupported(what).into());
                 }
                 require_finite(values)?;
                 Ok(Self { kind, y: values.clone(), outputs: *columns, classes: None, labels: Vec::new() })
             }
-            Target::Text(_) if !classes => {
-                let what = "the target holds texts, and this model predicts numbers".into();
-                Err(TableError::Unusable { what }.into())
-            }
+            Target::Text(_) if !classes => Err(LearnError::TextTarget.into()),
             target => {
                 if let Target::Numeric(values) = target {
                     require_finite(values)?;
@@ -117,7 +125,7 @@ impl Goal {
         }
     }
 
-    fn one_hot(classes: Vec<String>, labels: Vec<u32>) -> Self {
+    pub(super) fn one_hot(classes: Vec<String>, labels: Vec<u32>) -> Self {
         let outputs = classes.len();
         let mut y = vec![0.0; labels.len() * outputs];
         labels.iter().enumerate().for_each(|(row, &label)| y[row * outputs + label as usize] = 1.0);
@@ -126,34 +134,19 @@ impl Goal {
 
     /// Another table's targets, in this one's classes.
     pub(super) fn alike(&self, target: &Target) -> Result<Self> {
-        let unusable = |what: String| TableError::Unusable { what };
         let Some(classes) = &self.classes else {
             let (values, outputs) = match target {
                 Target::Numeric(values) => (values, 1),
                 Target::Several { values, columns } => (values, *columns),
-                Target::Text(_) => {
-                    let what = "the validation target holds texts, the training target numbers";
-                    return Err(unusable(what.into()).into());
-                }
+                Target::Text(_) => return Err(LearnError::ValidationTexts.into()),
             };
             if outputs != self.outputs {
-                let what =
-                    format!("the validation target has {outputs} numbers a row, the training target {}", self.outputs);
-                return Err(unusable(what).into());
+                return Err(LearnError::ValidationWidth { found: outputs, expected: self.outputs }.into());
             }
             require_finite(values)?;
             return Ok(Self { y: values.clone(), ..self.clone() });
         };
-        let (known, labels) = target.classes();
-        let places: std::collections::HashMap<&String, usize> =
-            classes.iter().enumerate().map(|(at, class)| (class, at)).collect();
-        let place = |name: &String| {
-            places.get(name).copied().ok_or_else(|| {
-                unusable(format!("the validation target has class \"{name}\", which the training target lacks"))
-            })
-        };
-        let places = known.iter().map(place).collect::<std::result::Result<Vec<usize>, _>>()?;
-        Ok(Self::one_hot(classes.clone(), labels.iter().map(|&label| places[label as usize] as u32).collect()))
+        Ok(Self::one_hot(classes.clone(), labels_in(classes, target)?))
     }
 
     pub(super) fn pick(&self, rows: &[usize]) -> Self {

@@ -3,13 +3,14 @@
 use rayon::prelude::*;
 
 use super::data::{Data, Goal, flat};
-use super::{Fitted, Held, Line, MOST_CONFUSED, MOST_HELD, ModelChoice, Row, Settings, Validation, same_type};
+use super::{
+    Fitted, Held, LearnError, Line, MOST_CONFUSED, MOST_HELD, ModelChoice, Row, Settings, Validation, same_type,
+};
 use crate::error::Result;
 use crate::metrics::{Measured, Scoring, TargetKind, Truth};
 use crate::model::argmax;
 use crate::objective::{Element, Features, Kernel};
 use crate::select::{best, mean_and_error, one_standard_error, weighted_mean_and_error};
-use crate::table::TableError;
 
 /// Scores a row that are computed together.
 const COLUMNS: usize = 256;
@@ -83,7 +84,7 @@ impl<T: Element> Judge<T> {
             scoring.require_fit(data.goal.kind)?;
             if data.goal.classes.is_none() && data.goal.outputs > 1 {
                 let what = format!("{scoring} is of one target, and there are {}", data.goal.outputs);
-                return Err(TableError::Unusable { what }.into());
+                return Err(LearnError::unsupported(what).into());
             }
         }
         Ok(Self {

@@ -6,12 +6,11 @@ use faer::{Mat, MatRef};
 
 use super::data::Data;
 use super::linear::ridge_name;
-use super::{Fitted, Learner, Line, RESOLVED, Runs, Settings};
+use super::{Fitted, LearnError, Learner, Line, RESOLVED, Runs, Settings};
 use crate::error::{Result, require};
 use crate::fit::ridge;
 use crate::model::Kind;
 use crate::objective::{Element, Kernel, KernelRidge};
-use crate::table::TableError;
 
 /// A kernel matrix of this many rows takes 3 GB.
 const MOST_KERNEL_ROWS: usize = 20_000;
@@ -24,9 +23,10 @@ pub(super) struct KernelLearner<'a> {
 impl<'a> KernelLearner<'a> {
     pub(super) fn new<T: Element>(data: &Data<T>, kernel: Kernel, settings: &'a Settings) -> Result<Self> {
         if settings.standardize {
-            let what =
-                "a kernel model cannot be standardized: scale the columns of the table, or set the kernel's gamma";
-            return Err(TableError::Unusable { what: what.into() }.into());
+            return Err(LearnError::unsupported(
+                "a kernel model cannot be standardized: scale the columns of the table, or set the kernel's gamma",
+            )
+            .into());
         }
         require(
             data.x.rows() <= MOST_KERNEL_ROWS,

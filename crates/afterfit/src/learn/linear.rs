@@ -5,12 +5,11 @@ use std::time::Instant;
 use afterfit_core::Optimizer;
 
 use super::data::{Data, standardize};
-use super::{ClassWeight, Fitted, Learner, Line, RESOLVED, Runs, Settings};
+use super::{ClassWeight, Fitted, LearnError, Learner, Line, RESOLVED, Runs, Settings};
 use crate::error::{Error, Result, require};
 use crate::fit::{MOST_ROWS, Point, RidgePath, RidgeRun, ridge, wide};
 use crate::model::Kind;
 use crate::objective::{DataError, Element, Features, Moments, Rows, Shift};
-use crate::table::TableError;
 
 /// A Gram matrix of this many features takes 0.8 GB, its eigenvectors as much again, and a few minutes.
 pub(super) const MOST_FEATURES: usize = 10_000;
@@ -56,10 +55,10 @@ impl<'a> Linear<'a> {
     fn through_rows<T: Element>(&self, data: &Data<T>, training: &[usize], l2: &[f64]) -> Result<Fitted<T>> {
         let (settings, start) = (self.settings, Instant::now());
         if training.len() > MOST_ROWS && (settings.ridge.optimizer.is_some() || settings.ridge.rate.is_some()) {
-            let what = format!(
+            return Err(LearnError::unsupported(format!(
                 "more than {MOST_FEATURES} features and {MOST_ROWS} rows go through conjugate gradients, which have no optimizer and no rate to choose"
-            );
-            return Err(TableError::Unusable { what }.into());
+            ))
+            .into());
         }
         let mut x = data.x.pick(training);
         let goal = data.goal.pick(training);
@@ -183,13 +182,8 @@ pub fn learn_moments(moments: &Moments, settings: &Settings) -> Result<MomentsPa
     let made = from_moments(&around, &settings.l2, settings)?;
     match made.weights.iter().chain(&made.biases).flatten().all(|value| value.is_finite()) {
         true => Ok(made),
-        false => Err(too_large()),
+        false => Err(LearnError::TooLarge.into()),
     }
-}
-
-fn too_large() -> Error {
-    let what = "the numbers of this table are too large: their squares overflow; rescale the target or the features";
-    TableError::Unusable { what: what.into() }.into()
 }
 
 /// Every λ from the moments of the training rows, which also standardize them.
@@ -198,7 +192,7 @@ pub(super) fn from_moments(training: &Moments, l2: &[f64], settings: &Settings) 
     let scaled = settings.standardize.then(|| training.standardized());
     let moments = scaled.as_ref().map_or(training, |(scaled, _)| scaled);
     let quadratic = moments.quadratic(0.0, settings.bias).map_err(|error| match error {
-        DataError::NotFinite { .. } => too_large(),
+        DataError::NotFinite { .. } => Error::from(LearnError::TooLarge),
         other => other.into(),
     })?;
     let path = ridge(&quadratic, l2, &run)?;

@@ -4,6 +4,7 @@
 //! is chosen is the same for all.
 
 mod data;
+mod error;
 mod glm;
 mod judge;
 mod kernel;
@@ -17,18 +18,19 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::dial::Dial;
-use crate::error::{Error, Result, require};
+use crate::error::{Result, require};
 use crate::fit::{AveragedRun, Certificate, ExactRun, RidgeRun};
 use crate::metrics::Scoring;
 use crate::model::{About, Chosen, Kind, Model, ModelPath, Refit};
 use crate::objective::{DataError, Dense, Element, Features, Kernel};
-use crate::table::{Matrix, Table, TableError, Target, means_without};
+use crate::table::{Matrix, Table, Target, means_without};
 use crate::watch::Watch;
 
 use data::{Data, Goal};
 use judge::Judge;
 use runs::Runs;
 
+pub use error::LearnError;
 pub use linear::{MomentsPath, learn_moments};
 pub use streamed::learn_streamed;
 
@@ -381,8 +383,7 @@ pub fn learn(table: Table, settings: &Settings) -> Result<Learned> {
     }
     let width = features.shape()[1];
     if let Some((row, column)) = filled.iter().find(|(row, column)| *row >= expected || *column >= width) {
-        let what = format!("a number filled in at row {}, feature {} is beyond the table", row + 1, column + 1);
-        return Err(TableError::Unusable { what }.into());
+        return Err(LearnError::Beyond { row: row + 1, feature: column + 1 }.into());
     }
     let mut learned = match features {
         Matrix::Single(x) => learn_typed(Data { x, goal, weights, groups, filled }, settings)?,
@@ -460,7 +461,7 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         seconds.select += start.elapsed().as_secs_f64();
         kept = Some((at, fitted));
     }
-    let (last, fitted) = kept.ok_or_else(no_validation)?;
+    let (last, fitted) = kept.ok_or(LearnError::NoValidation)?;
     let start = Instant::now();
     let verdict = judge.verdict(settings);
     let rows: Vec<Row> =
@@ -468,9 +469,7 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
     let judged = |row: &Row| runs.judged == 0 || row.validation_loss.is_finite();
     let sound = |row: &Row| row.train_loss.is_finite() && row.norm.is_finite() && judged(row);
     if !rows.iter().all(sound) || fitted.weights.iter().flatten().any(|w| !w.is_finite()) {
-        let what =
-            "the numbers of this table are too large: their squares overflow; rescale the target or the features";
-        return Err(TableError::Unusable { what: what.into() }.into());
+        return Err(LearnError::TooLarge.into());
     }
     let (best, one_se) = (verdict.best, verdict.one_se);
     let outputs = fitted.biases[best].len();
@@ -549,10 +548,6 @@ fn at_the_end(l2: &[f64], best: usize) -> Option<String> {
         () => return None,
     };
     Some(format!("the best λ, {:.1e}, is the {end} of the range: a wider --l2 may hold a better one", l2[best]))
-}
-
-fn no_validation() -> Error {
-    TableError::Unusable { what: "no validation table was given".into() }.into()
 }
 
 /// A table in another precision; a sparse one may lack trailing columns.

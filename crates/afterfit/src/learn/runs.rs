@@ -1,11 +1,10 @@
 //! Which rows train and which judge, run by run.
 
 use super::data::Data;
-use super::{Settings, Validation};
+use super::{LearnError, Settings, Validation};
 use crate::error::{Result, require};
 use crate::objective::{DataError, Element};
 use crate::select::{Rules, folds, split};
-use crate::table::TableError;
 
 /// Who trains and who evaluates, run by run.
 pub(super) struct Runs {
@@ -23,7 +22,7 @@ impl Runs {
         let strata = settings.stratify.then_some(data.goal.labels.as_slice());
         if settings.stratify && data.goal.classes.is_none() {
             let what = "rows cannot be stratified: the target is a number, not classes";
-            return Err(TableError::Unusable { what: what.into() }.into());
+            return Err(LearnError::unsupported(what).into());
         }
         let rules = Rules { seed: settings.seed, groups: data.groups.as_deref(), strata };
         let mut rows = Vec::new();
@@ -76,10 +75,9 @@ impl Runs {
             }
         }
         for (training, held) in &self.rows {
-            for (rows, what) in [(training, "training"), (held, "validation")] {
+            for (rows, part) in [(training, "training"), (held, "validation")] {
                 if !rows.is_empty() && rows.iter().all(|&row| weights[row] == 0.0) {
-                    let what = format!("all {} {what} rows of a fold have weight 0", rows.len());
-                    return Err(TableError::Unusable { what }.into());
+                    return Err(LearnError::Weightless { rows: rows.len(), part }.into());
                 }
             }
         }

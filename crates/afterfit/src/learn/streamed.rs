@@ -2,22 +2,23 @@
 
 use std::time::Instant;
 
+use super::data::{Goal, labels_in};
 use super::linear::{MOST_FEATURES, MomentsPath, from_moments, line, ridge_name};
-use super::{Fits, Learned, ModelChoice, Row, Seconds, Settings, Validation, at_the_end};
+use super::{Fits, LearnError, Learned, ModelChoice, Row, Seconds, Settings, Validation, at_the_end};
 use crate::error::{Result, require};
 use crate::model::{About, Chosen, Kind, Model, ModelPath};
 use crate::objective::{DataError, Moments, Rows, Shift};
 use crate::select::{best, mean_and_error, one_standard_error, place};
-use crate::table::{Block, Stream, TableError, Target};
+use crate::table::{Block, Stream, Target};
 
 /// Fits, compares and chooses like [`learn`](super::learn), from passes over the file instead of a table in memory. With a
 /// `test` table, that one judges; otherwise a row is held out, or put into its fold, by its [`place`].
 ///
 /// The standard error on held-out rows is that of normally distributed residuals, `loss · √(2/n)`.
 pub fn learn_streamed(table: &Stream, test: Option<&Stream>, settings: &Settings) -> Result<Learned> {
-    let unusable = |what: &str| Err(TableError::Unusable { what: what.into() }.into());
+    let unsupported = |what: &str| Err(LearnError::unsupported(what).into());
     if settings.model != ModelChoice::Linear {
-        return unusable("only linear models can be fitted a piece of the table at a time");
+        return unsupported("only linear models can be fitted a piece of the table at a time");
     }
     require(!settings.l2.is_empty(), "number of strengths", 0.0, "at least 1")?;
     require(
@@ -46,7 +47,7 @@ pub fn learn_streamed(table: &Stream, test: Option<&Stream>, settings: &Settings
             Parts::Folds(*count)
         }
         (None, Validation::Rows(..) | Validation::Given(_) | Validation::Nobody) => {
-            return unusable("a streamed table is judged by a streamed one, or by its own rows");
+            return unsupported("a streamed table is judged by a streamed one, or by its own rows");
         }
     };
     let mut notes = Vec::new();
@@ -104,9 +105,7 @@ pub fn learn_streamed(table: &Stream, test: Option<&Stream>, settings: &Settings
 
     let sound = |row: &Row| [row.train_loss, row.validation_loss, row.norm].iter().all(|value| value.is_finite());
     if !rows.iter().all(sound) {
-        return unusable(
-            "the numbers of this table are too large: their squares overflow; rescale the target or the features",
-        );
+        return Err(LearnError::TooLarge.into());
     }
     let mut about = About::new(Kind::Linear, settings.l2[chosen], table.width, targets.outputs());
     about.classes.clone_from(&targets.classes);
@@ -219,29 +218,14 @@ impl Targets {
     }
 
     fn numbers(&self, target: &Target) -> Result<Vec<f64>> {
-        let unusable = |what: String| TableError::Unusable { what };
         let Some(classes) = &self.classes else {
             return match target {
                 Target::Numeric(values) => Ok(values.clone()),
-                Target::Text(_) => {
-                    Err(unusable("the validation target holds texts, the training target numbers".into()).into())
-                }
-                Target::Several { .. } => Err(unusable("a streamed table has one target".into()).into()),
+                Target::Text(_) => Err(LearnError::ValidationTexts.into()),
+                Target::Several { .. } => Err(LearnError::unsupported("a streamed table has one target").into()),
             };
         };
-        let (known, labels) = target.classes();
-        let places: Result<Vec<usize>, TableError> = known
-            .iter()
-            .map(|name| {
-                let missing =
-                    || unusable(format!("the validation target has class \"{name}\", which the training target lacks"));
-                classes.iter().position(|class| class == name).ok_or_else(missing)
-            })
-            .collect();
-        let places = places?;
-        let mut y = vec![0.0; labels.len() * classes.len()];
-        labels.iter().enumerate().for_each(|(row, &label)| y[row * classes.len() + places[label as usize]] = 1.0);
-        Ok(y)
+        Ok(Goal::one_hot(classes.clone(), labels_in(classes, target)?).y)
     }
 
     /// The moments of each part, in one pass.

@@ -3,144 +3,23 @@
 //! Whoever keeps the vectors adds `S_j ← scale_j·S_j + share_j·(w_k − c)` for every sum j before step k is taken, and makes of
 //! a [`Combination`] the model `c + Σ_j a_j S_j + last·(w_K − c)`. That is all there is to a dial, on any device.
 
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
+mod error;
+mod kept;
+mod reading;
 
-use crate::certificate::{Comparison, MOST_SHARES, Profile, fit, misfits};
+use crate::certificate::MOST_SHARES;
 use crate::decays::Walk;
-use crate::error::{OutOfRange, require, require_gain, require_l2, require_momentum};
-use crate::groups::{GroupMasses, Groups, first_to_move};
-use crate::mass::{Answer, Decay, Mass};
-use crate::nodes::{Family, Nodes, beta};
+use crate::error::{require, require_gain, require_momentum};
+use crate::groups::{GroupMasses, first_to_move};
+use crate::mass::{Decay, Mass};
+use crate::nodes::{Family, Nodes};
 use crate::optimizer::Optimizer;
-use crate::path::PathInfo;
-use crate::path::Rule;
+use crate::path::{PathInfo, Rule};
 use crate::rates::{MOST_STEPS, Rates};
 pub use crate::rounding::{Precision, Rounding};
-use crate::status::{Reason, Status};
-
-/// A dial that cannot take a step or give a reading.
-#[derive(Debug, Error, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum DialError {
-    /// Nothing that was kept tells what was asked for.
-    #[error(
-        "{what} cannot be read from this dial ({range}): the error of a weight could be {certificate:.1e} of the largest move of any weight, and the limit is {limit:.0e}"
-    )]
-    OutOfReach {
-        /// What was asked for.
-        what: String,
-        /// What the dial was made for.
-        range: String,
-        /// The error of the best reading there is.
-        certificate: f64,
-        /// The most that is offered.
-        limit: f64,
-    },
-    /// A step that the declared schedule does not have.
-    #[error("step {step} was taken at {what} {value}: the schedule declared for this dial {}", says(*declared))]
-    NotDeclared {
-        /// Which step.
-        step: u64,
-        /// Rate, momentum or gain.
-        what: &'static str,
-        /// What it was.
-        value: f64,
-        /// What was declared; none after its end.
-        declared: Option<f64>,
-    },
-    /// Sums that were made with every rate at hand cannot take in another step.
-    #[error("this dial's sums were made with all {steps} steps at hand: with momentum, none can follow")]
-    Complete {
-        /// How many it has.
-        steps: u64,
-    },
-    /// A dial that was kept and changed afterwards.
-    #[error(
-        "the dial's masses are not those of its rates: of l2 {l2}, {found} is said to be left after {steps} steps, and they leave {expected}"
-    )]
-    Masses {
-        /// The node.
-        l2: f64,
-        /// The mass that was kept.
-        found: f64,
-        /// What its rates leave.
-        expected: f64,
-        /// How many were taken.
-        steps: u64,
-    },
-    /// A schedule declared for another optimizer, or that does not fit the steps taken.
-    #[error("the schedule declared does not fit this dial: {reason}")]
-    Declaration {
-        /// Why.
-        reason: String,
-    },
-    /// Rates that differ by coordinate have no scalar weights.
-    #[error("a dial needs scalar weights, but this path moves each coordinate at its own rate")]
-    Coordinatewise,
-    /// No m within the limit reaches the tolerance.
-    #[error(
-        "{limit} nodes leave an error of {certificate:.1e}: a tolerance of {tolerance:e} over {from}..{to} is out of reach"
-    )]
-    Tolerance {
-        /// Most nodes tried.
-        limit: usize,
-        /// What they reach.
-        certificate: f64,
-        /// What was asked for.
-        tolerance: f64,
-        /// The lower end.
-        from: f64,
-        /// The upper end.
-        to: f64,
-    },
-    /// A number outside its limits.
-    #[error(transparent)]
-    OutOfRange(#[from] OutOfRange),
-}
-
-fn says(declared: Option<f64>) -> String {
-    declared.map_or_else(|| "has ended".into(), |declared| format!("says {declared}"))
-}
-
-/// What is to be read.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Target {
-    /// The ℓ2 penalty of strength λ.
-    L2(f64),
-    /// An EMA of this decay that starts at `w_0`.
-    Ema(f64),
-    /// The same, divided by its mass.
-    DebiasedEma(f64),
-    /// A power-function EMA of this γ.
-    PowerEma(f64),
-    /// One weight for each of `w_0 … w_K`, which sum to 1.
-    Weights(Vec<f64>),
-}
-
-/// What a reading is made of: `c + Σ_j sums_j · S_j + last · (w_K − c)`.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Combination {
-    /// Of each centered sum.
-    pub sums: Vec<f64>,
-    /// Of the last iterate; the rest is the center's.
-    pub last: f64,
-}
-
-/// A combination and how far it can be trusted.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reading {
-    /// What to add up.
-    pub combination: Combination,
-    /// ε: the error of any weight is at most this times the largest move of any weight, rounding apart.
-    pub certificate: f64,
-    /// What the rounding of the sums can add, in the same units.
-    pub rounding: f64,
-    /// λ: R, the mass not spent when training stopped. Near 1, the training was too short for this λ.
-    pub remaining: Option<f64>,
-    /// Exact, approximation or heuristic (apart from the certificate).
-    pub status: Status,
-}
+pub use error::DialError;
+pub use kept::Kept;
+pub use reading::{Combination, Reading, Target};
 
 /// One group's part of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -164,8 +43,6 @@ const FROZEN: f64 = 1e-16;
 /// How far masses that were kept may be from those of the rates: a hundred million roundings, declared rates that were met to nine
 /// digits.
 const MASS_TOLERANCE: f64 = 1e-6;
-/// The largest certificate of a reading that is not of the dial's own family and range.
-const OFFERED: f64 = 1e-2;
 
 /// Everything about a dial but its vectors.
 #[derive(Debug, Clone)]
@@ -558,197 +435,6 @@ impl Tracker {
         let complete = |node: usize| self.masses.iter().all(|masses| masses[node].left() < FROZEN);
         (0..self.masses[0].len()).filter(|&node| complete(node)).count()
     }
-
-    /// How to read a target in the coordinates of a group. A λ, EMA or power EMA within its family's range is interpolated;
-    /// anything else is fitted from all sums, and given only if its certificate is good.
-    pub fn read(
-        &self,
-        group: usize,
-        target: &Target,
-        answer: Answer,
-        rounding: impl Into<Rounding>,
-    ) -> Result<Reading, DialError> {
-        let rounding = rounding.into();
-        let limit = format!("below {}, the number of groups", self.paths.len());
-        require(group < self.paths.len(), "parameter group", group as f64, limit)?;
-        let sequence = self.sequence(group);
-        let leader = self.leader(sequence);
-        let path = &self.paths[leader];
-        let steps = path.steps();
-        // Sums under a declared schedule were made with the rates that were still to come.
-        let kept = self.declared.as_ref().map_or(path, |(paths, _)| &paths[leader]);
-        let whole = |family, value, rule| Profile::new(family, value, path, rule);
-        let (family, value) = match target {
-            Target::L2(l2) => {
-                require_l2(*l2)?;
-                (Some(Family::L2), *l2)
-            }
-            Target::Ema(decay) | Target::DebiasedEma(decay) => {
-                require((0.0..1.0).contains(decay), "EMA decay", *decay, "at least 0 and below 1")?;
-                (Some(Family::Ema), 1.0 / (1.0 - decay))
-            }
-            Target::PowerEma(gamma) => {
-                require(*gamma > -1.0 && *gamma <= 1e6, "gamma", *gamma, "above -1 and at most 1e6")?;
-                (Some(Family::PowerEma), gamma + 1.0)
-            }
-            Target::Weights(weights) => {
-                let (found, needed) = (weights.len() as u64, steps + 1);
-                require(found == needed, "number of weights", found as f64, format!("{needed}, one for each iterate"))?;
-                for &weight in weights {
-                    require(weight.is_finite(), "weight", weight, "finite")?;
-                }
-                let total: f64 = weights.iter().sum();
-                require((total - 1.0).abs() < 1e-9, "sum of the weights", total, "1")?;
-                (None, f64::NAN)
-            }
-        };
-        let remaining = match target {
-            Target::L2(l2) => Some(path.remaining(*l2)?),
-            _ => None,
-        };
-        // What a debiased EMA is divided by.
-        let mass = match target {
-            Target::DebiasedEma(_) => 1.0 - beta(value).powf((steps + 1) as f64),
-            _ => 1.0,
-        };
-        // The target's shares of w_0 … w_{K−1}, and what w_K gets of it.
-        let (profile, scale, last) = match (target, family) {
-            (Target::Weights(weights), _) => {
-                let last = weights.last().copied().unwrap_or(0.0);
-                (Profile::Given { weights, next: 0 }, 1.0, last)
-            }
-            (_, Some(Family::L2)) => {
-                let left = remaining.unwrap_or(0.0);
-                let profile = whole(Family::L2, value, Rule::LookAhead);
-                match answer {
-                    Answer::Regularized => (profile, 1.0, left),
-                    Answer::Normalized => (profile, inverse(spent(path, value, Rule::LookAhead, steps)), 0.0),
-                }
-            }
-            (_, family) => {
-                let family = family.unwrap_or(Family::Ema);
-                let stays = family.keeps(value, steps);
-                let profile = whole(family, value, Rule::LookAhead);
-                (profile, stays / mass, (1.0 - stays) / mass)
-            }
-        };
-        let mut coefficients = vec![0.0; self.sums()];
-        let mut inside = false;
-        let mut first = 0;
-        for nodes in &self.nodes {
-            if !inside && family == Some(nodes.family()) && nodes.contains(value) {
-                inside = true;
-                let own = nodes.coefficients(value).into_iter().zip(nodes.values());
-                for (coefficient, (l, &node)) in coefficients[first..].iter_mut().zip(own) {
-                    *coefficient = l * match (nodes.family(), answer) {
-                        (Family::L2, Answer::Regularized) => 1.0,
-                        // S/P is interpolated, not S: where little mass is spent both are small, and their quotient is not.
-                        (Family::L2, Answer::Normalized) => inverse(spent(kept, node, self.rule, steps)),
-                        // (Debiasing divides the interpolated EMA by a number that is known exactly.)
-                        (family, _) => family.keeps(node, steps) / mass,
-                    };
-                }
-            }
-            first += nodes.len();
-        }
-        let sums = || -> Vec<Profile<'_>> {
-            let of = |nodes: &Nodes| {
-                nodes.values().to_vec().into_iter().map(|value| (nodes.family(), value)).collect::<Vec<_>>()
-            };
-            let made = |family| if family == Family::L2 { kept } else { path };
-            let profile = |(family, value)| Profile::new(family, value, made(family), self.rule);
-            self.nodes.iter().flat_map(of).map(profile).collect()
-        };
-        let mut comparison = Comparison { profile: profile.clone(), scale, coefficients };
-        let unknown = path.rule() == Rule::LookAhead && self.rule == Rule::Product;
-        let unfinished = kept.rule() == Rule::LookAhead && kept.steps() > steps;
-        let guessed = family == Some(Family::L2) && (unknown || unfinished);
-        let roundings: Vec<f64> = sums().into_iter().map(|sum| rounding.of_sum(sum, steps)).collect();
-        if !inside || guessed {
-            fit(&mut comparison, &mut sums(), steps, &roundings);
-            comparison.profile = profile;
-        }
-        // (w_0 is the center, and a fit makes use of that; an interpolated λ's certificate counts it all the same.)
-        let from = u64::from(!inside || guessed);
-        let coefficients = comparison.coefficients.clone();
-        let certificate = misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from, MOST_SHARES)?[0];
-        let rounding = rounding.of_combination(&roundings, &coefficients, last);
-        if !inside && (certificate.is_nan() || certificate + rounding > OFFERED) {
-            let what = match target {
-                Target::L2(l2) => format!("l2 {l2}"),
-                Target::Ema(decay) | Target::DebiasedEma(decay) => format!("an EMA of decay {decay}"),
-                Target::PowerEma(gamma) => format!("a power EMA of gamma {gamma}"),
-                Target::Weights(_) => "this weighting".into(),
-            };
-            let range = |nodes: &Nodes| format!("{} {}..{}", nodes.family(), nodes.range().0, nodes.range().1);
-            let range = self.nodes.iter().map(range).collect::<Vec<_>>().join(", ");
-            return Err(DialError::OutOfReach { what, range, certificate: certificate + rounding, limit: OFFERED });
-        }
-        let status = match target {
-            Target::L2(_) => Groups::with(self.paths.clone(), self.group_masses)?.status(),
-            _ => Status::heuristic(Reason::NoStrength),
-        };
-        Ok(Reading { combination: Combination { sums: coefficients, last }, certificate, rounding, remaining, status })
-    }
-}
-
-/// All that a tracker knows, to be kept and gone on with.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Kept {
-    /// The families, in the order of their sums.
-    pub families: Vec<Nodes>,
-    /// One mass for all groups, or one each.
-    pub group_masses: GroupMasses,
-    /// By group: the mass sequence it follows. Empty: what `group_masses` says, all groups having been there from the start.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sequences: Vec<usize>,
-    /// Whether λ's sums were made with every rate at hand.
-    pub exact: bool,
-    /// Every group's path as far as it went.
-    pub paths: Vec<PathInfo>,
-    /// The paths as they were declared; empty: they were not.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub declared: Vec<PathInfo>,
-    /// By mass sequence, then by λ node.
-    pub masses: Vec<Vec<f64>>,
-}
-
-impl From<&Tracker> for Kept {
-    fn from(tracker: &Tracker) -> Self {
-        Self {
-            families: tracker.nodes.clone(),
-            group_masses: tracker.group_masses,
-            sequences: tracker.late_sequences(),
-            exact: tracker.is_exact(),
-            paths: tracker.paths.clone(),
-            declared: tracker.declared().unwrap_or_default().to_vec(),
-            masses: tracker.masses(),
-        }
-    }
-}
-
-impl TryFrom<Kept> for Tracker {
-    type Error = DialError;
-
-    fn try_from(kept: Kept) -> Result<Self, DialError> {
-        let mut tracker = Self::with_groups(kept.families, &kept.paths, kept.group_masses)?;
-        if !kept.sequences.is_empty() {
-            let (found, groups) = (kept.sequences.len(), kept.paths.len());
-            require(found == groups, "number of groups with a mass sequence", found as f64, format!("{groups}"))?;
-            let mut next = 0;
-            for &sequence in &kept.sequences {
-                require(sequence <= next, "mass sequence of a group", sequence as f64, format!("at most {next}"))?;
-                next = next.max(sequence + 1);
-            }
-            tracker.follow(kept.sequences);
-        }
-        if kept.declared.iter().any(|path| path.steps() > 0) {
-            tracker.declare(&kept.declared)?;
-        }
-        let tracker = if kept.exact { tracker.exact() } else { tracker };
-        tracker.resume(kept.paths, kept.masses)
-    }
 }
 
 /// Paths of groups that took their steps together, each with scalar weights.
@@ -771,15 +457,4 @@ fn extend(list: &mut Option<Rates>, steps: u64, usual: f64, value: f64) {
         return;
     }
     list.get_or_insert_with(|| Rates::constant(usual, steps)).push(value);
-}
-
-/// P: the mass that the first steps together have spent, summed from its parts.
-fn spent(path: &PathInfo, l2: f64, rule: Rule, steps: u64) -> f64 {
-    let rule = if path.rule() == Rule::LookAhead { rule } else { path.rule() };
-    path.handed_out(l2, rule, steps).0
-}
-
-/// 1/P; where nothing is spent, nothing is averaged.
-fn inverse(spent: f64) -> f64 {
-    if spent > 0.0 { 1.0 / spent } else { 0.0 }
 }
