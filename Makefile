@@ -4,6 +4,7 @@
 VENV := .venv
 TORCH_VENV := .venv-torch
 DOCS_VENV := .venv-docs
+DEEPSPEED := $(TORCH_VENV)/deepspeed
 PYTHON := $(VENV)/bin/python
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
@@ -71,10 +72,11 @@ test-python: wheel ## the Python package alone
 	$(PYTHON) tests/release.py --wheel
 
 # What of it needs PyTorch, Lightning, Transformers, JAX and Ray.
-test-python-heavy: wheel $(TORCH_VENV)/ready ## what of it needs PyTorch, Lightning, Transformers, JAX and Ray
+test-python-heavy: wheel $(TORCH_VENV)/ready $(DEEPSPEED)/ready ## what of it needs PyTorch, Lightning, Transformers, JAX and Ray
 	$(TORCH_VENV)/$(INSTALL_WHEEL)
 	cd $(PACKAGE)/python && $(CURDIR)/$(TORCH_VENV)/bin/python -m mypy $(patsubst %,-m afterfit.%,$(subst |, ,$(HEAVY))) $(subst pyproject,../pyproject,$(MYPY))-heavy
 	$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider $(PACKAGE)/tests/heavy
+	PYTHONPATH=$(CURDIR)/$(DEEPSPEED) $(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider $(PACKAGE)/tests/heavy/test_deepspeed.py
 	$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider studies/tests
 	$(TORCH_VENV)/bin/python tests/readme.py --torch
 
@@ -195,6 +197,12 @@ $(DOCS_VENV)/ready: tests/requirements-docs.txt
 $(TORCH_VENV)/ready: tests/requirements-torch.txt
 	python3 -m venv $(TORCH_VENV)
 	$(TORCH_VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/requirements-torch.txt
+	touch $@
+
+# In a folder of its own, which only its test sees: other frameworks behave otherwise where it is installed. (It has no wheel; from
+# its sources nothing is compiled.)
+$(DEEPSPEED)/ready: tests/requirements-deepspeed.txt $(TORCH_VENV)/ready
+	DS_BUILD_OPS=0 $(TORCH_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(DEEPSPEED) -r tests/requirements-deepspeed.txt
 	touch $@
 
 clean: ## remove everything that was built

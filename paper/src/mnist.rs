@@ -42,7 +42,9 @@ pub(crate) fn load(name: &str, part: &str) -> anyhow::Result<Images> {
     let Matrix::Single(x) = features else { anyhow::bail!("{}: not images of bytes", path.display()) };
     let labels = target.with_context(|| format!("{}: no labels beside it", path.display()))?.classes().1;
     let largest = match &x {
-        Features::Dense(dense) => (0..x.rows()).flat_map(|i| dense.row(i)).fold(0.0_f32, |top, &value| top.max(value)),
+        Features::Dense(dense) => {
+            (0..x.rows()).fold(0.0_f32, |top, i| dense.row(i).iter().fold(top, |top, &value| top.max(value)))
+        }
         Features::Sparse(_) => 1.0,
     };
     anyhow::ensure!(largest <= 1.0, "pixels up to {largest}: they must lie in [0, 1]");
@@ -54,7 +56,7 @@ pub(crate) fn first(images: &Images, start: usize, count: usize) -> (Features<f6
     let rows: Vec<usize> = (start..start + count).collect();
     let picked = images.x.pick(&rows);
     let values = match &picked {
-        Features::Dense(dense) => (0..count).flat_map(|i| dense.row(i).iter().map(|&value| f64::from(value))).collect(),
+        Features::Dense(dense) => (0..count).flat_map(|i| dense.row(i).into_owned()).map(f64::from).collect(),
         Features::Sparse(_) => Vec::new(),
     };
     let columns = picked.columns();

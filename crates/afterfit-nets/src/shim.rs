@@ -1,4 +1,4 @@
-//! The one unsafe corner: what libtorch can do and tch does not offer (`shim/shim.cpp`).
+//! The unsafe corner: what libtorch can do and tch does not offer (`shim/shim.cpp`).
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_void};

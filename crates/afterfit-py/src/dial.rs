@@ -9,7 +9,7 @@ use afterfit::files::atomic::Existing;
 use afterfit::files::dial_file::Copy;
 use afterfit::files::number;
 use afterfit::files::stores::{self, Session};
-use afterfit::optimizer::{Constants, NamedError};
+use afterfit::optimizer::{Constants, KINDS, NamedError};
 use afterfit::plan::plan as plan_of;
 use afterfit::tracker::{GroupStep, Kept, Precision, Rounding};
 use afterfit::weighting::gamma_of;
@@ -863,5 +863,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan_nodes, module)?)?;
     module.add_function(wrap_pyfunction!(choose, module)?)?;
     module.add_function(wrap_pyfunction!(mean_and_error, module)?)?;
-    Ok(())
+    let heuristic = |kind: &&Optimizer| matches!(kind, Optimizer::Heuristic(_));
+    let heuristics = KINDS.iter().map(|(kind, _)| kind).filter(heuristic).map(Optimizer::name);
+    module.add("HEURISTICS", heuristics.collect::<Vec<_>>())
 }

@@ -5,17 +5,21 @@ use std::sync::Arc;
 use afterfit::Nodes;
 use afterfit::learn::{ClassWeight, Fits, ModelChoice, Settings, Validation};
 use afterfit::model::{About, Kind, ModelPath};
-use afterfit::objective::{Csr, Dense, Element, Features, Kernel};
+use afterfit::objective::{Csr, Dense, Element, Features, Kernel, Order};
 use afterfit::select::Rules;
 use afterfit::table::{Matrix, Table, Target};
 use afterfit::watch::Watch;
 use afterfit_cli::page::{self, Page};
 use numpy::ndarray::{Array2, Array3};
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray3, PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3};
+use numpy::{
+    IntoPyArray, PyArray1, PyArray2, PyArray3, PyReadonlyArray1, PyReadonlyArray2, PyReadonlyArray3,
+    PyUntypedArrayMethods,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::python;
+use crate::held::Held;
 use crate::wait::{Calls, attend};
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -349,28 +353,19 @@ fn rows(numbers: &PyReadonlyArray1<'_, i64>) -> PyResult<Vec<usize>> {
         .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// Rows that are copied side by side where their numbers lie column by column.
-const TOGETHER: usize = 64;
-
-/// The library keeps rows: whatever the order of an array, this is the one copy that is made of it.
+/// Read where it lies, if its rows or its columns lie one after the other; else one copy is made.
 fn dense<T: Element + numpy::Element>(x: &PyReadonlyArray2<'_, T>) -> PyResult<Features<T>> {
     let view = x.as_array();
     let (rows, columns) = view.dim();
-    let values = match view.as_slice() {
-        Some(values) => values.to_vec(),
-        None => {
-            let mut values = vec![T::of(0.0); rows * columns];
-            for (block, out) in values.chunks_mut(TOGETHER * columns.max(1)).enumerate() {
-                for column in 0..columns {
-                    for (at, row) in out.chunks_exact_mut(columns).enumerate() {
-                        row[column] = view[(block * TOGETHER + at, column)];
-                    }
-                }
-            }
-            values
+    let order = match () {
+        () if x.is_c_contiguous() => Order::Rows,
+        () if x.is_fortran_contiguous() => Order::Columns,
+        () => {
+            let values = view.iter().copied().collect();
+            return Ok(Features::Dense(Dense::new(rows, columns, values).map_err(python)?));
         }
     };
-    Ok(Features::Dense(Dense::new(rows, columns, values).map_err(python)?))
+    Ok(Features::Dense(Dense::lent(rows, columns, order, Arc::new(Held::new(x)?)).map_err(python)?))
 }
 
 fn sparse<T: Element + numpy::Element>(

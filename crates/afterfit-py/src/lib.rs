@@ -5,6 +5,7 @@ mod apart;
 mod command;
 mod dial;
 mod errors;
+mod held;
 mod learn;
 mod page;
 mod wait;

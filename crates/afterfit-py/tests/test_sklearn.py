@@ -276,7 +276,9 @@ def test_names_of_polars_columns(diabetes):
 def test_pickles_hold_the_path(model, two):
     X, y = two
     model = model.fit(X, y)
-    again = pickle.loads(pickle.dumps(model))
+    pickled = pickle.dumps(model)
+    assert b"afterfit.sklearn" in pickled and b"afterfit.sklearn." not in pickled, "files of the package may move"
+    again = pickle.loads(pickled)
     np.testing.assert_array_equal(model.predict(X, 0.77), again.predict(X, 0.77))
     assert again.error_(0.77) == model.error_(0.77)
     assert not hasattr(clone(again), "coefs_")
@@ -524,3 +526,52 @@ def test_what_is_too_far_off_between_strengths_is_refused() -> None:
     assert model.error_(float(model.alphas_[20])) < 1e-9
     with pytest.raises(ValueError, match="lies between the strengths that were fitted"):
         model.at(6.9e7)
+
+
+GROWTH = """
+import sys
+import numpy as np
+import afterfit.sklearn as ours
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+name, order, dtype, standardize = sys.argv[1:]
+rows, columns = 250_000, 128 if dtype == "float32" else 64
+X = np.random.default_rng(0).random((columns, rows) if order == "F" else (rows, columns), dtype=dtype)
+X = X.T if order == "F" else X
+y = (X[:, 0] > 0.5).astype(float)
+model = getattr(ours, name)(standardize=standardize == "yes")
+model.fit(X[:1000], y[:1000])
+before, held = peak(), sys.getrefcount(X)
+model.fit(X, y)
+assert sys.getrefcount(X) == held, "it is held no longer than the fit takes"
+print((peak() - before) / X.nbytes)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("name", "order", "dtype", "standardize", "limit"),
+    [
+        ("Ridge", "C", "float64", "no", 0.6),
+        ("Ridge", "F", "float64", "no", 0.6),
+        ("Ridge", "C", "float32", "no", 0.6),
+        ("Ridge", "F", "float32", "no", 0.6),
+        ("Ridge", "C", "float64", "yes", 0.6),
+        # (A fifth of the rows at a time while they judge, and which rows these are.)
+        ("RidgeCV", "C", "float64", "no", 1.0),
+        ("RidgeCV", "F", "float64", "no", 1.0),
+        ("LogisticRegression", "C", "float64", "no", 0.6),
+        ("LogisticRegression", "C", "float32", "no", 0.6),
+        # (What goes through the rows many times copies columns, once.)
+        ("LogisticRegression", "F", "float64", "no", 1.6),
+    ],
+)
+def test_arrays_are_read_where_they_lie(name, order, dtype, standardize, limit):
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, name, order, dtype, standardize], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < limit, "of the array's bytes"

@@ -247,6 +247,8 @@ class DialFile:
     def parts(self) -> list[tuple[str, list[int], str, int]]: ...
     def read(self, copy: str, part: int) -> npt.NDArray[np.float64]: ...
 
+HEURISTICS: list[str]
+
 def plan_nodes(
     family: str,
     start: float,

@@ -510,7 +510,8 @@ def _labeled(block: Any, features: list[str], target: str, classes: list[Any]) -
     """Features, and the place of each row's class."""
     places = {level: at for at, level in enumerate(classes)}
     labels = np.array([places[level] for level in block.column(target).to_pylist()], dtype=np.uint32)
-    return _matrix(block, features), labels
+    # (Every pass goes through rows.)
+    return np.ascontiguousarray(_matrix(block, features)), labels
 
 
 def _sample(block: Any, count: int, features: list[str], target: str, classes: list[Any]) -> Any:

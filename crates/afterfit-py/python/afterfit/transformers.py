@@ -80,6 +80,8 @@ class DialCallback(KeepsDial, transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to watch; resume the dial of the checkpoint that training resumes from."""
+        if getattr(args, "deepspeed", None):
+            raise ValueError("under DeepSpeed no hook sees the weights: use FSDP2 or DDP, or a loop of your own with Dial.push")
         if self.dial is not None:
             self.dial.close()
         model, optimizer = kwargs["model"], kwargs["optimizer"]

@@ -658,6 +658,28 @@ def test_loops_without_an_optimizer_push() -> None:
         dial.push()
 
 
+def test_steps_that_are_pushed_are_seen_once() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=4)
+    dial.push()
+    with pytest.raises(RuntimeError, match="which the optimizer's hook sees, too"):
+        steps(model, optimizer, 1)
+    # Steps that hooks see may be followed by others, as where a CUDA graph is made after a few of them.
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=4)
+    steps(model, optimizer, 2)
+    dial.push()
+    assert dial.steps == 3
+    # DeepSpeed's optimizers have shards of their own in place of the model's parameters.
+    optimizer = SGD(model.parameters(), lr=0.1)
+    dial = Dial(model, optimizer, l2=(1e-2, 1.0), nodes=4)
+    optimizer.param_groups[0]["params"] = [torch.zeros(3)]
+    with pytest.raises(ValueError, match="make the dial without it"):
+        dial.push()
+
+
 def test_numbers_that_are_not_finite_are_said() -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)

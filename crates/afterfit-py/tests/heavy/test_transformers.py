@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -178,3 +179,8 @@ def test_adapters_only_have_sums_of_what_trains(tmp_path: Path) -> None:
     train(tmp_path, callback, net=net)
     names = [slot.name for _, slot in callback.dial._courses[0].slots()]
     assert len(names) == 2 and all("lora_" in name for name in names)
+
+
+def test_deepspeed_is_refused() -> None:
+    with pytest.raises(ValueError, match="under DeepSpeed no hook sees the weights"):
+        DialCallback(l2=RANGE).on_train_begin(SimpleNamespace(deepspeed={"zero_optimization": {}}), None, None)

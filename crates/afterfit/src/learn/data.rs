@@ -51,7 +51,7 @@ pub(super) fn refuse_extremes(x: &Matrix, names: Option<&[String]>, standardize:
     let mut meet = |column: usize, value: f64| ends[column] = [ends[column][0].min(value), ends[column][1].max(value)];
     match x {
         Features::Dense(x) => {
-            (0..rows).for_each(|i| x.row(i).iter().enumerate().for_each(|(column, value)| meet(column, *value)));
+            x.each(0..rows, |_, row| row.iter().enumerate().for_each(|(column, value)| meet(column, *value)));
         }
         Features::Sparse(x) => {
             (0..rows).for_each(|i| x.row(i).for_each(|(column, value)| meet(column, value)));
@@ -250,11 +250,16 @@ pub(super) fn standardize<T: Element>(x: &mut Features<T>, weights: Option<&[f64
 
 /// Row by row, in f64.
 pub(super) fn flat<T: Element>(x: &Features<T>) -> Vec<f64> {
-    let mut rows = vec![0.0; x.rows() * x.columns()];
-    for (i, row) in rows.chunks_exact_mut(x.columns()).enumerate() {
-        match x {
-            Features::Dense(x) => row.iter_mut().zip(x.row(i)).for_each(|(out, value)| *out = value.wide()),
-            Features::Sparse(x) => x.row(i).for_each(|(j, value)| row[j] = value.wide()),
+    let d = x.columns();
+    let mut rows = vec![0.0; x.rows() * d];
+    match x {
+        Features::Dense(x) => x.each(0..rows.len() / d, |i, row| {
+            rows[i * d..].iter_mut().zip(row).for_each(|(out, value)| *out = value.wide());
+        }),
+        Features::Sparse(x) => {
+            for (i, row) in rows.chunks_exact_mut(d).enumerate() {
+                x.row(i).for_each(|(j, value)| row[j] = value.wide());
+            }
         }
     }
     rows

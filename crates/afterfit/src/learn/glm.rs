@@ -47,11 +47,20 @@ impl GlmLearner<'_> {
     ) -> Result<Fitted<T>> {
         let settings = self.settings;
         let start = Instant::now();
-        // Batches of the averaged run are blocks of rows, which must be in random order.
-        let order = shuffled(runs.rows[at].0.len(), settings.seed);
-        let rows: Vec<usize> = order.iter().map(|&i| runs.rows[at].0[i]).collect();
+        let training = &runs.rows[at].0;
+        // Exact models of all rows take them in the order they have, where they lie. Batches of the averaged run are blocks of rows, which
+        // must be in random order.
+        let as_they_lie = settings.average_only.is_none() && training.iter().copied().eq(0..data.x.rows());
+        let (rows, mut x) = match as_they_lie {
+            true => (training.clone(), data.x.by_rows()),
+            false => {
+                let order = shuffled(training.len(), settings.seed);
+                let rows: Vec<usize> = order.iter().map(|&i| training[i]).collect();
+                let x = data.x.pick(&rows);
+                (rows, x)
+            }
+        };
         let weights = data.training_weights(&rows, &settings.class_weight);
-        let mut x = data.x.pick(&rows);
         let goal = data.goal.pick(&rows);
         let units = settings.standardize.then(|| standardize(&mut x, weights.as_deref(), settings.bias));
         let loss = match &goal.classes {

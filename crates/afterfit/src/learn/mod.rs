@@ -555,7 +555,8 @@ fn same_type<T: Element>(table: &Matrix, columns: usize) -> Result<Features<T>> 
     fn convert<A: Element, B: Element>(x: &Features<A>) -> Result<Features<B>> {
         Ok(match x {
             Features::Dense(dense) => {
-                let values = (0..x.rows()).flat_map(|i| dense.row(i)).map(|v| B::of(v.wide())).collect();
+                let mut values = Vec::with_capacity(x.rows() * x.columns());
+                dense.each(0..x.rows(), |_, row| values.extend(row.iter().map(|v| B::of(v.wide()))));
                 Features::Dense(Dense::new(x.rows(), x.columns(), values)?)
             }
             Features::Sparse(sparse) => Features::Sparse(sparse.converted()),

@@ -1,10 +1,13 @@
 //! The data matrix X, dense or sparse, f32 or f64. Its products are in `products.rs`, its Gram matrices and sums in `gram.rs`.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::DataError;
+use super::{DataError, Rows};
 
 /// The element type of data: f32 or f64.
 pub trait Element: faer::traits::RealField + Copy + Send + Sync + bytemuck::Pod {
@@ -16,17 +19,46 @@ pub trait Element: faer::traits::RealField + Copy + Send + Sync + bytemuck::Pod 
     fn exponential(self) -> Self;
 }
 
-/// A dense matrix, row by row.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Dense<T> {
-    pub(super) rows: usize,
-    pub(super) columns: usize,
-    pub(super) values: Vec<T>,
+/// Numbers that somebody else holds: they stay where they are, and as they are, for as long as this is held.
+pub type Lent<T> = Arc<dyn AsRef<[T]> + Send + Sync>;
+
+/// In which order the numbers of a matrix lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Row by row (C's).
+    Rows,
+    /// Column by column (Fortran's).
+    Columns,
 }
+
+/// A dense matrix: numbers of its own, row by row, or somebody else's, in either order, which are copied when they are first
+/// written to.
+#[derive(Clone)]
+pub struct Dense<T> {
+    rows: usize,
+    columns: usize,
+    /// Its own.
+    values: Vec<T>,
+    /// In their place.
+    lent: Option<(Order, Lent<T>)>,
+}
+
+/// Rows that are taken together where their numbers lie column by column: neighbors there come from memory together.
+const TOGETHER: usize = 64;
 
 impl<T: Element> Dense<T> {
     /// `values` row by row. Fails when the count is wrong, the matrix empty or a number not finite.
     pub fn new(rows: usize, columns: usize, values: Vec<T>) -> Result<Self, DataError> {
+        Self { rows, columns, values, lent: None }.checked()
+    }
+
+    /// Numbers that lie elsewhere, and are not copied. Fails as [`new`](Self::new) does.
+    pub fn lent(rows: usize, columns: usize, order: Order, values: Lent<T>) -> Result<Self, DataError> {
+        Self { rows, columns, values: Vec::new(), lent: Some((order, values)) }.checked()
+    }
+
+    fn checked(self) -> Result<Self, DataError> {
+        let (rows, columns, (order, values)) = (self.rows, self.columns, self.numbers());
         require_some("X", rows, columns)?;
         // (Counts beyond all memory are no count of what is there.)
         let expected = rows.saturating_mul(columns);
@@ -40,20 +72,99 @@ impl<T: Element> Dense<T> {
             });
         }
         if let Some(at) = values.iter().position(|value| !value.wide().is_finite()) {
-            return Err(DataError::NotFinite {
-                name: "X",
-                value: values[at].wide(),
-                row: at / columns,
-                column: at % columns,
-            });
+            let (row, column) = match order {
+                Order::Rows => (at / columns, at % columns),
+                Order::Columns => (at % rows, at / rows),
+            };
+            return Err(DataError::NotFinite { name: "X", value: values[at].wide(), row, column });
         }
-        Ok(Self { rows, columns, values })
+        Ok(self)
     }
 
-    /// Row i.
+    /// Its numbers, row by row, to write to.
+    fn own(&mut self) -> &mut [T] {
+        if self.lent.is_some() {
+            let mut values = Vec::with_capacity(self.rows * self.columns);
+            self.each(0..self.rows, |_, row| values.extend_from_slice(row));
+            (self.values, self.lent) = (values, None);
+        }
+        &mut self.values
+    }
+
+    /// Row i: where it lies, or put together.
     #[must_use]
-    pub fn row(&self, i: usize) -> &[T] {
-        &self.values[i * self.columns..][..self.columns]
+    pub fn row(&self, i: usize) -> Cow<'_, [T]> {
+        match self.numbers() {
+            (Order::Rows, values) => Cow::Borrowed(&values[i * self.columns..][..self.columns]),
+            (Order::Columns, values) => Cow::Owned(values.chunks_exact(self.rows).map(|column| column[i]).collect()),
+        }
+    }
+
+    /// Shows these rows, one after the other, with their numbers.
+    pub(crate) fn each(&self, rows: impl IntoIterator<Item = usize>, mut show: impl FnMut(usize, &[T])) {
+        let ((order, values), d) = (self.numbers(), self.columns);
+        if order == Order::Rows {
+            return rows.into_iter().for_each(|row| show(row, &values[row * d..][..d]));
+        }
+        let (mut rows, mut block) = (rows.into_iter(), vec![T::of(0.0); TOGETHER * d]);
+        loop {
+            let together: Vec<usize> = rows.by_ref().take(TOGETHER).collect();
+            if together.is_empty() {
+                return;
+            }
+            for (j, column) in values.chunks_exact(self.rows).enumerate() {
+                together.iter().enumerate().for_each(|(at, &row)| block[at * d + j] = column[row]);
+            }
+            together.iter().zip(block.chunks_exact(d)).for_each(|(&row, numbers)| show(row, numbers));
+        }
+    }
+
+    /// The rows at positions `part` of a selection, together: where they lie, or gathered.
+    pub(super) fn block<'a>(&'a self, rows: Rows<'_>, part: Range<usize>, gathered: &'a mut Vec<T>) -> &'a [T] {
+        let d = self.columns;
+        match (self.numbers(), rows) {
+            ((Order::Rows, values), Rows::All) => &values[part.start * d..part.end * d],
+            ((Order::Rows, values), Rows::Span { start, .. }) => {
+                &values[(start + part.start) * d..(start + part.end) * d]
+            }
+            _ => {
+                gathered.clear();
+                gathered.reserve(part.len() * d);
+                self.each(rows.iter(part), |_, row| gathered.extend_from_slice(row));
+                gathered
+            }
+        }
+    }
+}
+
+impl<T> Dense<T> {
+    /// Its numbers as they lie.
+    fn numbers(&self) -> (Order, &[T]) {
+        match &self.lent {
+            None => (Order::Rows, &self.values),
+            Some((order, values)) => (*order, (**values).as_ref()),
+        }
+    }
+
+    fn at(&self, row: usize, column: usize) -> &T {
+        match self.numbers() {
+            (Order::Rows, values) => &values[row * self.columns + column],
+            (Order::Columns, values) => &values[column * self.rows + row],
+        }
+    }
+}
+
+impl<T: PartialEq> PartialEq for Dense<T> {
+    fn eq(&self, other: &Self) -> bool {
+        let row = |i| (0..self.columns).all(|j| self.at(i, j) == other.at(i, j));
+        [self.rows, self.columns] == [other.rows, other.columns] && (0..self.rows).all(row)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Dense<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (order, values) = self.numbers();
+        write!(f, "{} × {} numbers by {order:?}: {values:?}", self.rows, self.columns)
     }
 }
 
@@ -178,8 +289,8 @@ impl<T: Element> Features<T> {
         match self {
             Self::Dense(x) => {
                 let mut values = Vec::with_capacity(rows.len() * x.columns);
-                rows.iter().for_each(|&row| values.extend_from_slice(x.row(row)));
-                Self::Dense(Dense { rows: rows.len(), columns: x.columns, values })
+                x.each(rows.iter().copied(), |_, row| values.extend_from_slice(row));
+                Self::Dense(Dense { rows: rows.len(), columns: x.columns, values, lent: None })
             }
             Self::Sparse(x) => {
                 let (mut starts, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
@@ -194,14 +305,27 @@ impl<T: Element> Features<T> {
         }
     }
 
+    /// The same matrix, to be gone through many times: copied only if its columns lie one after the other.
+    #[must_use]
+    pub(crate) fn by_rows(&self) -> Self {
+        let mut x = self.clone();
+        if let Self::Dense(dense) = &mut x
+            && dense.numbers().0 == Order::Columns
+        {
+            dense.own();
+        }
+        x
+    }
+
     /// Some consecutive rows, in f64.
     #[must_use]
     pub fn wide_rows(&self, rows: Range<usize>) -> Features<f64> {
         match self {
             Self::Dense(x) => {
-                let values = &x.values[rows.start * x.columns..rows.end * x.columns];
+                let mut gathered = Vec::new();
+                let values = x.block(Rows::All, rows.clone(), &mut gathered);
                 let values = values.par_iter().with_min_len(1 << 16).map(|value| value.wide()).collect();
-                Features::Dense(Dense { rows: rows.len(), columns: x.columns, values })
+                Features::Dense(Dense { rows: rows.len(), columns: x.columns, values, lent: None })
             }
             Self::Sparse(x) => {
                 let entries = x.starts[rows.start]..x.starts[rows.end];
@@ -220,7 +344,8 @@ impl<T: Element> Features<T> {
     pub fn rescale(&mut self, shift: &[f64], scale: &[f64]) {
         match self {
             Self::Dense(x) => {
-                for row in x.values.chunks_exact_mut(x.columns) {
+                let d = x.columns;
+                for row in x.own().chunks_exact_mut(d) {
                     for ((value, shift), scale) in row.iter_mut().zip(shift).zip(scale) {
                         *value = T::of((value.wide() - shift) * scale);
                     }
@@ -237,7 +362,8 @@ impl<T: Element> Features<T> {
     /// Puts a finite number in a place of a dense matrix; sparse ones have no place for every number.
     pub(crate) fn set(&mut self, row: usize, column: usize, value: f64) {
         if let Self::Dense(x) = self {
-            x.values[row * x.columns + column] = T::of(value);
+            let at = row * x.columns + column;
+            x.own()[at] = T::of(value);
         }
     }
 

@@ -88,8 +88,8 @@ impl<T: Element> Features<T> {
                     let part = start..count.min(start + GRAM_CHUNK);
                     wide.clear();
                     targets.clear();
-                    for row in rows.iter(part.clone()) {
-                        wide.extend(x.row(row).iter().zip(shift_x).map(|(value, shift)| value.wide() - shift));
+                    x.each(rows.iter(part.clone()), |row, numbers| {
+                        wide.extend(numbers.iter().zip(shift_x).map(|(value, shift)| value.wide() - shift));
                         targets.extend(y[row * k..][..k].iter().zip(shift_y).map(|(value, shift)| value - shift));
                         if let Some(weights) = weights {
                             // The root on either side of the product, which stays symmetric.
@@ -97,7 +97,7 @@ impl<T: Element> Features<T> {
                             let (at, target_at) = (wide.len() - d, targets.len() - k);
                             wide[at..].iter_mut().chain(&mut targets[target_at..]).for_each(|value| *value *= root);
                         }
-                    }
+                    });
                     let chunk = MatRef::from_row_major_slice(&wide, part.len(), d);
                     triangular::matmul(
                         gram.rb_mut(),
@@ -203,16 +203,19 @@ impl<T: Element> Features<T> {
     /// Adds the columns' sums over `rows`, each row counted with its weight if it has one, to `sums`. X is measured from
     /// `shift`.
     pub(super) fn add_sums(&self, rows: Rows<'_>, weights: Option<&[f64]>, shift: &[f64], sums: &mut [f64]) {
-        for row in rows.iter(0..rows.count(self.rows())) {
-            let weight = weights.map_or(1.0, |weights| weights[row]);
-            match self {
-                Self::Dense(x) => {
-                    for ((sum, value), shift) in sums.iter_mut().zip(x.row(row)).zip(shift) {
-                        *sum += weight * (value.wide() - shift);
-                    }
+        let weight = |row: usize| weights.map_or(1.0, |weights| weights[row]);
+        let rows = rows.iter(0..rows.count(self.rows()));
+        match self {
+            Self::Dense(x) => x.each(rows, |row, numbers| {
+                let weight = weight(row);
+                for ((sum, value), shift) in sums.iter_mut().zip(numbers).zip(shift) {
+                    *sum += weight * (value.wide() - shift);
                 }
-                Self::Sparse(x) => x.row(row).for_each(|(column, value)| sums[column] += weight * value.wide()),
-            }
+            }),
+            Self::Sparse(x) => rows.for_each(|row| {
+                let weight = weight(row);
+                x.row(row).for_each(|(column, value)| sums[column] += weight * value.wide());
+            }),
         }
     }
 
@@ -231,11 +234,11 @@ impl<T: Element> Features<T> {
         let mut squares = vec![0.0; self.columns()];
         match self {
             Self::Dense(x) => {
-                for (row, weight) in weights.iter().enumerate() {
-                    for ((square, value), center) in squares.iter_mut().zip(x.row(row)).zip(center) {
-                        *square += weight * (value.wide() - center) * (value.wide() - center);
+                x.each(0..weights.len(), |row, numbers| {
+                    for ((square, value), center) in squares.iter_mut().zip(numbers).zip(center) {
+                        *square += weights[row] * (value.wide() - center) * (value.wide() - center);
                     }
-                }
+                });
             }
             Self::Sparse(x) => {
                 // Entries that are not stored lie at −center; stored ones replace that.

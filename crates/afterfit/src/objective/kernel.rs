@@ -101,9 +101,8 @@ fn wide_rows<T: Element>(x: &Features<T>) -> Mat<f64> {
     let mut wide = Mat::zeros(x.columns(), x.rows());
     match x {
         Features::Dense(x) => {
-            for i in 0..wide.ncols() {
-                x.row(i).iter().enumerate().for_each(|(j, value)| wide[(j, i)] = value.wide());
-            }
+            let count = wide.ncols();
+            x.each(0..count, |i, row| row.iter().enumerate().for_each(|(j, value)| wide[(j, i)] = value.wide()));
         }
         Features::Sparse(x) => {
             for i in 0..wide.ncols() {

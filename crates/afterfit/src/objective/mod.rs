@@ -23,7 +23,7 @@ use std::ops::Range;
 use thiserror::Error;
 
 pub use curvature::{Curvature, curvature};
-pub use features::{Csr, Dense, Element, Features};
+pub use features::{Csr, Dense, Element, Features, Lent, Order};
 pub use glm::Glm;
 pub(crate) use glm::{scales, shift};
 pub use kernel::{Kernel, KernelRidge};

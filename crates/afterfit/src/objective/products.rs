@@ -140,16 +140,7 @@ impl<T: Element> Features<T> {
         products.resize(stride * k, T::of(0.0));
         match self {
             Self::Dense(x) => {
-                let values = match rows {
-                    Rows::All => &x.values[part.start * d..part.end * d],
-                    Rows::Span { start, .. } => &x.values[(start + part.start) * d..(start + part.end) * d],
-                    Rows::Picked(picked) => {
-                        gathered.clear();
-                        gathered.reserve(part.len() * d);
-                        picked[part.clone()].iter().for_each(|&row| gathered.extend_from_slice(x.row(row)));
-                        gathered
-                    }
-                };
+                let values = x.block(rows, part.clone(), gathered);
                 let chunk = MatRef::from_row_major_slice(values, part.len(), d);
                 // Row by row is how the product is fastest; what follows reads columns.
                 by_row.resize(part.len() * k, T::of(0.0));
@@ -209,7 +200,7 @@ impl<T: Element> Features<T> {
                 for (i, g) in (part * per_part..).zip(g) {
                     match self {
                         Self::Dense(x) => {
-                            for ((sum, value), center) in sum.iter_mut().zip(x.row(i)).zip(center) {
+                            for ((sum, value), center) in sum.iter_mut().zip(x.row(i).iter()).zip(center) {
                                 *sum += (value.wide() - center) * g;
                             }
                         }

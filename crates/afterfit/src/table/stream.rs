@@ -488,7 +488,7 @@ impl Stream {
         let gaps = gaps?;
         let mut values = Vec::with_capacity(rows.len() * (self.width + gaps.len()));
         for (at, &row) in rows.iter().enumerate() {
-            values.extend_from_slice(dense.row(at));
+            values.extend_from_slice(&dense.row(at));
             values.extend(gaps.iter().map(|column| f64::from(u8::from(column.values.is_missing(row)))));
         }
         Ok(Dense::new(rows.len(), self.width + gaps.len(), values)?)

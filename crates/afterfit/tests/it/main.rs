@@ -18,6 +18,7 @@ mod hostile;
 mod hostile_tables;
 mod identities;
 mod learn;
+mod lent;
 mod lora;
 mod rescale;
 mod shapes;

@@ -25,8 +25,10 @@ Some facts about steps:
 - *Fused* optimizers under a ``GradScaler`` are called with ``found_inf`` on the device. The dial keeps a copy of that flag with the
   iterate and looks at it a block later, when it has long arrived: nothing waits for the device, and a skipped step is no step at
   all, which is what the theory requires. A rate that is a tensor on a device (``capturable=True``) is kept the same way.
-- CUDA graphs and DeepSpeed never call hooks: call :meth:`Dial.push` before each step (before ``graph.replay()``, before
-  ``engine.step()``).
+- CUDA graphs never call hooks: call :meth:`Dial.push` before ``graph.replay()``.
+- DeepSpeed's optimizers move shards of their own (ZeRO-1 and 2; of ZeRO-3 the model has no weights to read, which is refused):
+  make the dial without an optimizer, say what it is like, and call ``dial.push(rate)`` before each ``engine.step()`` that ends an
+  accumulation.
 - Parameters get sums with their first gradient (or, where ``step`` is given a closure, once they require one). Those that come
   later, unfrozen or in a group that was added, have masses of their own from then on, and their value then as center.
 - Sharded parameters (FSDP2, ``DTensor``) have sharded sums and nothing is communicated while training; `read`, `save` and

@@ -64,6 +64,7 @@ class Course:
         self.declared: tuple[list[list[float]], list[list[float] | None]] | None = None
         self.last: dict[str, Tensor] | None = None
         self.loaded = False
+        self.pushed = False
 
     @property
     def groups(self) -> list[dict[str, Any]]:
@@ -181,6 +182,8 @@ class Course:
 
     def begin(self, groups: list[dict[str, Any]], new: list[tuple[int, list[tuple[str, Tensor]]]]) -> None:
         dial = self.dial
+        if any(hasattr(parameter, "ds_id") for _, found in new for _, parameter in found):
+            raise ValueError("DeepSpeed's ZeRO-3 leaves no weights in the model: its stages 0 to 2 do, and FSDP2 has shards")
         if self.tracker is None:
             self.banks, self.group_of, self.member, self.kinds = [], [], {}, []
             if not new:

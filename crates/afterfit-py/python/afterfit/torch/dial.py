@@ -281,6 +281,8 @@ class Dial:
         if is_inside(optimizer):
             return
         course = next(course for course in self._courses if course.optimizer is optimizer)
+        if course.pushed and course.calls == 1 and not any(bool(course.latest(bank).any()) for bank in course.banks):
+            raise RuntimeError("push() was told of this step, which the optimizer's hook sees, too: leave push() out")
         # (`args` are those of step, the optimizer first.)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         self._push(course, None, closure is not None)
@@ -293,8 +295,8 @@ class Dial:
         course.push(rate, closure)
 
     def push(self, rate: float | None = None) -> None:
-        """Take in the weights before a step that no hook sees: under DeepSpeed, before a CUDA graph is replayed, in a loop of
-        one's own.
+        """Take in the weights before a step that no hook sees: under DeepSpeed (of a dial made without its optimizer), before a
+        CUDA graph is replayed, in a loop of one's own.
 
         Parameters
         ----------
@@ -302,7 +304,13 @@ class Dial:
             Of the step; by default each group's own.
         """
         for course in self._courses:
+            course.pushed = True
             self._push(course, rate, True)
+        if all(course.tracker is None for course in self._courses):
+            raise ValueError(
+                "no optimizer of this dial moves a parameter of the model (DeepSpeed's move shards of their own): make the dial "
+                "without it, and push(rate)"
+            )
 
     def close(self) -> None:
         """Stop watching the optimizer. Readings stay possible as long as the weights stay where they are."""

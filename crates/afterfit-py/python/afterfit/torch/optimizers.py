@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .._afterfit import HEURISTICS
+
 _ADAM_LIKE = {"adam", "adamw", "nadam", "radam", "adamax", "soap", "shampoo", "distributedshampoo"}
 _WITHOUT_MOMENTUM = {"rmsprop", "adagrad"}
-_HEURISTICS = {"adafactor", "lamb", "lars", "lbfgs", "lion", "muon", "signsgd"}
 _VARIANTS = re.compile(r"paged|fused|deepspeed|cpu|multitensor|8bit|4bit|fp8|32bit|_")
 
 
@@ -53,7 +54,7 @@ def recurrence_of(optimizer: Optimizer, group: Mapping[str, Any]) -> tuple[str, 
             return "adam", {"beta1": momentum_of(group), "weight_decay": decay}
         if name in _WITHOUT_MOMENTUM and not group.get("momentum"):
             return "adam", {"beta1": 0.0}
-        if name in _HEURISTICS:
+        if name in HEURISTICS:
             return name, {}
     return type(optimizer).__name__, {}
 
