@@ -80,8 +80,11 @@ test-python-heavy: wheel $(TORCH_VENV)/ready $(DEEPSPEED)/ready ## what of it ne
 	$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider studies/tests
 	$(TORCH_VENV)/bin/python tests/readme.py --torch
 
+# Azure's emulator of its object store.
+AZURITE := tests/azurite/node_modules/.package-lock.json
+
 # What needs a browser or PyTorch, and the paper's figures against their stored numbers.
-test-heavy: $(VENV)/ready $(TORCH_VENV)/ready ## what needs a browser or PyTorch; the paper's figures; the site
+test-heavy: $(VENV)/ready $(TORCH_VENV)/ready $(AZURITE) ## what needs a browser or PyTorch; the paper's figures; the site
 	cargo build --release
 	$(MAKE) docs
 	$(MAKE) test-web
@@ -115,8 +118,8 @@ pictures: $(WEB) $(VENV)/ready ## the pictures of docs/, from a real Chromium
 	$(PYTHON) tests/pictures.py target/frames docs
 
 # (Not `npm ci`: it refuses locks without addresses, which name no registry.)
-$(WEB): web/package-lock.json
-	npm --prefix web install --no-save --silent
+$(WEB) $(AZURITE): %/node_modules/.package-lock.json: %/package-lock.json
+	npm --prefix $* install --no-save --silent
 	touch $@
 
 # Rewrites the table of what `average` does with the checkpoints of real frameworks.

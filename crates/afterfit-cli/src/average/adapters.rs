@@ -1,6 +1,6 @@
 //! `--lora`: whether adapters' factors or their products are averaged.
 
-use afterfit::checkpoint::{CheckpointError, Report, Series};
+use afterfit::checkpoint::{CheckpointError, Series};
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -63,11 +63,11 @@ impl LoraArgs {
         self.lora_rank.map_or_else(|| "the adapters' own rank".into(), |rank| format!("rank {rank}"))
     }
 
-    /// What the cut to a rank left out of each output.
-    pub(super) fn report(&self, report: &Report, rows: &mut [OutputRow], notes: &mut Vec<String>) {
-        let written = rows.iter_mut().filter(|row| !row.skipped);
-        for (row, &error) in written.zip(&report.lora_errors) {
-            row.lora_error = Some(error);
+    /// What the cut to a rank left out of each output: of those that were written, and of those that were there.
+    pub(super) fn report(&self, written: &[f64], there: &[f64], rows: &mut [OutputRow], notes: &mut Vec<String>) {
+        for (is_there, errors) in [(false, written), (true, there)] {
+            let rows = rows.iter_mut().filter(|row| row.skipped == is_there);
+            rows.zip(errors).for_each(|(row, &error)| row.lora_error = Some(error));
         }
         let worst = rows.iter().filter_map(|row| row.lora_error).reduce(f64::max);
         if let Some(worst) = worst {

@@ -240,17 +240,16 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
         require_free(args, &series, &planned, &layout, series.writes_folders(&layout))?;
     }
     page::require(args, &planned, &series)?;
-    let mut averages: Vec<Average> = planned
-        .iter()
-        .filter(|plan| !skipped.contains(&plan.path))
-        .map(|plan| Average {
-            path: plan.path.clone(),
-            weights: plan.weights.clone(),
-            record: record(plan, &series, &path, &numbers, &layout),
-        })
-        .collect();
+    let average = |plan: &Planned| Average {
+        path: plan.path.clone(),
+        weights: plan.weights.clone(),
+        record: record(plan, &series, &path, &numbers, &layout),
+    };
+    let (there, todo): (Vec<&Planned>, Vec<&Planned>) = planned.iter().partition(|plan| skipped.contains(&plan.path));
+    let mut averages: Vec<Average> = todo.into_iter().map(average).collect();
     let bytes = series.bytes_of_output(&layout) * averages.len() as u64;
     let mut report = Report::default();
+    let mut errors_there = Vec::new();
     // (What is in a folder goes before it.)
     let mut folders = None;
     let mut baseline = None;
@@ -268,6 +267,9 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
             bar.finish_and_clear();
             report = written.map_err(advise)?;
         }
+        // (What is said of an output is the same whether or not it was there: a worker may have died after it wrote it.)
+        let there: Vec<Average> = there.into_iter().map(average).collect();
+        errors_there = series.lora_errors(&there, &layout)?;
     }
     if let Some(folders) = folders {
         folders.keep();
@@ -290,7 +292,7 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
             lora_error: None,
         })
         .collect();
-    args.lora.report(&report, &mut rows, &mut notes);
+    args.lora.report(&report.lora_errors, &errors_there, &mut rows, &mut notes);
     let averaging = start.elapsed().as_secs_f64();
     let judged = match (&args.eval, baseline) {
         (Some(command), Some(last)) => judge(args, host, command, &last, &mut rows, &mut notes)?,

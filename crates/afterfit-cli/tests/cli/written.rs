@@ -511,6 +511,13 @@ fn skip_existing_knows_keys_and_adapters() {
     assert_eq!(json(at, &again)["outputs"][0]["skipped"], true);
     let error = failure(at, &[&again[..], &["--lora", "exact"]].concat());
     assert!(error.contains("exists, but was not made from these checkpoints"), "{error}");
+
+    // What the cut of products leaves out is said of an output that is there as of one that is written.
+    let exact = ["average", "lora", "-o", "e", "--uniform", "--json", "--lora", "exact"];
+    let written = json(at, &exact)["outputs"][0]["lora_error"].as_f64().unwrap();
+    let there = json(at, &[&exact[..], &["--skip-existing"]].concat());
+    assert!(written > 0.0 && there["outputs"][0]["skipped"] == true, "{written} {there}");
+    assert_eq!(there["outputs"][0]["lora_error"], written);
 }
 
 /// A dial says where its checkpoints' small files are: a folder without their weights is not that folder.

@@ -84,6 +84,16 @@ def checkpoints(folder: Path, tensors: int = 12, length: int = 40_000) -> Path:
     return folder
 
 
+def adapters(folder: Path) -> Path:
+    """Files of one module's two factors."""
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for step in range(4):
+        shapes = {"layer.lora_A.weight": (2, 12), "layer.lora_B.weight": (9, 2)}
+        save_file({name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, folder / f"step-{step}.safetensors")
+    return folder
+
+
 def numbers(tensors: dict[str, Any]) -> dict[str, bytes]:
     return {name: value.tobytes() for name, value in tensors.items()}
 
@@ -205,12 +215,16 @@ def test_progress_is_shown(cluster: Cluster, tmp_path: Path, capsys: pytest.Capt
     assert "average" in said and "100%" in said
 
 
-@pytest.mark.parametrize("settings", [{"uniform": True, "format": "npz"}, {"dial": (1e-2, 1e1), "rate": 0.1, "nodes": 8}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"uniform": True, "format": "npz"}, {"uniform": True, "lora": "exact"}, {"dial": (1e-2, 1e1), "rate": 0.1, "nodes": 8}],
+)
 def test_a_task_that_dies_after_its_output_is_there_is_told_in_full(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    run, mark, work = checkpoints(tmp_path / "run", 3, 100), tmp_path / "died", many._run
-    name = "run.dial" if "dial" in settings else "mean.npz"
+    run = adapters(tmp_path / "run") if "lora" in settings else checkpoints(tmp_path / "run", 3, 100)
+    mark, work = tmp_path / "died", many._run
+    name = "run.dial" if "dial" in settings else f"mean.{settings.get('format', 'safetensors')}"
     one = afterfit.average(run, tmp_path / name, **settings)
     alone = (tmp_path / name).read_bytes()
     (tmp_path / name).unlink()
@@ -226,6 +240,7 @@ def test_a_task_that_dies_after_its_output_is_there_is_told_in_full(
     found = many.average(run, tmp_path / name, **settings)
     assert mark.exists() and (tmp_path / name).read_bytes() == alone
     assert found.outputs == [replace(output, skipped=True) for output in one.outputs]
+    assert "lora" not in settings or found.outputs[0].lora_error
     assert (found.notes, found.weights) == (one.notes, one.weights)
 
 

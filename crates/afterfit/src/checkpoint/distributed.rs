@@ -14,7 +14,6 @@ use super::archive::Archive;
 use super::parts::is_plain;
 use super::pickle::{Id, Pickle, Value};
 use super::place::Place;
-use super::series::{OPENED_AT_A_TIME, at_once};
 use super::torch::{self, Described, Storages, assemble, sizes, torch_dtype, unread};
 use super::tree::{Step, Tree};
 use super::unpickle::Limits;
@@ -47,6 +46,9 @@ const FREE_OPENED: u64 = 64 << 20;
 const MOST_NAME: usize = 4096;
 /// Data files of one checkpoint: a rank writes a few.
 const MOST_FILES: usize = 1_000_000;
+/// Chunks of a store's file whose edges are in memory at a time, and what an edge takes at most.
+const READY_AT_A_TIME: usize = 128;
+const MOST_EDGE: u64 = 64 << 10;
 /// Files of a store of which a page is kept, because small values lie side by side.
 const MOST_PAGES: usize = 32;
 
@@ -258,6 +260,17 @@ struct Listed<'a, 't> {
     /// Where in the whole it begins, and its lengths.
     at: Vec<u64>,
     lengths: Vec<u64>,
+}
+
+impl Listed<'_, '_> {
+    /// Where everything is that is no number: in front of the numbers and behind them, as much as the archive is longer than they.
+    fn edges(&self) -> [(u64, u64); 2] {
+        let size = super::number::size(self.tensor.dtype).unwrap_or(1);
+        let numbers = self.lengths.iter().try_fold(size, |bytes, &length| bytes.checked_mul(length));
+        let (start, end) = (self.stored.offset, self.stored.offset + self.stored.length);
+        let edge = self.stored.length.saturating_sub(numbers.unwrap_or(u64::MAX)).min(MOST_EDGE);
+        [(start, start + edge), (end - edge, end)]
+    }
 }
 
 /// The chunks of a folder.
@@ -473,20 +486,28 @@ impl<'a> Chunks<'a> {
         let listed: Result<Vec<Vec<Listed<'_, '_>>>> = tensors.iter().map(|tensor| self.chunks(tensor)).collect();
         let (listed, is_remote) = (listed?, is_in_store(self.folder));
         let chunks: Vec<&Listed<'_, '_>> = listed.iter().flatten().collect();
-        let mut boxes = Vec::with_capacity(chunks.len());
-        for some in chunks.chunks(if is_remote { OPENED_AT_A_TIME } else { 1 }) {
-            let (files, pages) = (&self.files, &self.pages);
-            let placed = at_once(some, |chunk| {
-                let (file, ..) = &files[chunk.file];
-                let again = pages.get(&chunk.file).map(|near| near.again().map_err(FileError::io(file.path())));
-                Self::place_of(again.unwrap_or_else(|| file.again())?, file.path(), chunk)
-            });
-            for (chunk, placed) in some.iter().zip(placed) {
-                let (place, checked) = placed?;
-                self.files[chunk.file].2.extend(checked);
-                boxes.push(place);
+        let mut order: Vec<usize> = (0..chunks.len()).collect();
+        // (In a store from front to back: where a chunk ends and the next one begins, one request brings both.)
+        if is_remote {
+            order.sort_by_key(|&at| (chunks[at].file, chunks[at].stored.offset));
+        }
+        let mut boxes: Vec<Option<Place>> = chunks.iter().map(|_| None).collect();
+        let is_together = |&a: &usize, &b: &usize| is_remote && chunks[a].file == chunks[b].file;
+        for some in order.chunk_by(is_together).flat_map(|of_file| of_file.chunks(READY_AT_A_TIME)) {
+            let number = chunks[some[0]].file;
+            let (file, _, checked) = &mut self.files[number];
+            let near = self.pages.get(&number).map(|near| near.again().map_err(FileError::io(file.path())));
+            let mut input = near.unwrap_or_else(|| file.again())?;
+            let edges = some.iter().flat_map(|&at| chunks[at].edges());
+            input.make_ready(edges).map_err(FileError::io(file.path()))?;
+            for &at in some {
+                let again = input.again().map_err(FileError::io(file.path()))?;
+                let (place, more) = Self::place_of(again, file.path(), chunks[at])?;
+                checked.extend(more);
+                boxes[at] = Some(place);
             }
         }
+        let boxes: Vec<Place> = boxes.into_iter().flatten().collect();
         let mut boxes = boxes.into_iter();
         let joined = tensors.iter().zip(&listed).map(|(tensor, chunks)| {
             let lengths = |chunk: &Listed<'_, '_>| chunk.lengths.iter().map(|&length| length as usize).collect();
@@ -639,7 +660,7 @@ impl Section {
 impl Read for Section {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = (self.length.saturating_sub(self.position)).min(bytes.len() as u64) as usize;
-        self.file.read_little(&mut bytes[..count], self.start + self.position)?;
+        let count = self.file.read_some(&mut bytes[..count], self.start + self.position)?;
         self.position += count as u64;
         Ok(count)
     }

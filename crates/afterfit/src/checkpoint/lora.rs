@@ -10,7 +10,7 @@ use std::path::Path;
 use faer::Mat;
 use serde_json::Value;
 
-use super::output::Layout;
+use super::output::{Average, Layout};
 use super::series::{Series, Treatment};
 use super::stream::{Copier, Row};
 use super::{CheckpointError, FileError, Result, Tensor, number};
@@ -155,6 +155,13 @@ impl Series {
         let ratio = rank as f64 / r;
         let ratio = if config["use_rslora"].as_bool() == Some(true) { ratio.sqrt() } else { ratio };
         Ok(Some((rank, alpha * ratio)))
+    }
+
+    /// What the cut of products leaves out of averages, relative to all of each: as it is reported when they are written. Nothing
+    /// where no products are averaged.
+    pub fn lora_errors(&self, averages: &[Average], layout: &Layout) -> Result<Vec<f64>> {
+        let rows: Vec<Row> = averages.iter().map(Average::row).collect();
+        self.write_products(&rows, layout, &|_, _| Vec::new())
     }
 
     /// Writes the products of every row; what the cut leaves out of each, relative to all of it.

@@ -93,7 +93,31 @@ impl Input {
         }
     }
 
-    /// The same, of which little else around there is read: a header, a table of contents.
+    /// For stretches that are read next, each of them small: all are on their way at a time.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn make_ready(&mut self, _stretches: impl IntoIterator<Item = (u64, u64)>) -> std::io::Result<()> {
+        match self {
+            Self::File(_) => Ok(()),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => cursor.make_ready(_stretches),
+        }
+    }
+
+    /// Fills `bytes` from `offset` on, or, in a store, the part of them that is in memory already: whoever reads ahead (a buffer) asks
+    /// for more than it needs.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn read_some(&mut self, bytes: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        match self {
+            Self::File(file) => read_at(file, bytes, offset).map(|()| bytes.len()),
+            #[cfg(feature = "stores")]
+            Self::Object(cursor) => {
+                cursor.seek(SeekFrom::Start(offset))?;
+                cursor.read(bytes)
+            }
+        }
+    }
+
+    /// Fills `bytes` from `offset` on, where little else around there is read: a header, a table of contents.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn read_little(&mut self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
         match self {

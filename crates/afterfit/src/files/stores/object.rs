@@ -1,11 +1,11 @@
 //! An object of a store, read at offsets like a file.
 //!
-//! Numbers are read in blocks of up to [`BLOCK`] bytes, and the next block is on its way while one is in use: a pass through many
-//! checkpoints has a request in flight for each of them. A block is forgotten when all its bytes were read, by whatever
+//! Numbers are read in blocks of up to [`BLOCK`] bytes, and the next ones are on their way while one is in use: a pass through many
+//! checkpoints has a request in flight for each of them, one through few has several for each. A block is forgotten when all its bytes were read, by whatever
 //! workers: a slow one finds its block still there. All blocks together have one budget: where many files are read at the same
 //! time (the shares of every process, of every checkpoint), blocks are smaller. What is needed now is always asked for, so that no
 //! reader waits for another. Headers and tables of contents, of which a reader needs a little here and there, are read in pages of
-//! [`PAGE`] bytes.
+//! [`PAGE`] bytes, or, where it knows what it needs, in stretches of just that.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
@@ -26,12 +26,20 @@ const BLOCK: u64 = 8 << 20;
 const LEAST_BLOCK: u64 = 64 << 10;
 /// What is read around a header.
 const PAGE: u64 = 256 << 10;
+/// What is read along between two stretches, so that one request of at most a page brings both.
+#[cfg(feature = "checkpoints")]
+const GAP: u64 = 64 << 10;
 /// Which share of a block a reader has behind it when it will need the next one soon.
 const SOON: u64 = 8;
-/// Blocks of one object in memory: one in use, one on its way, and two for workers that are behind. Where those turn out to be so
-/// far behind that a block is asked for twice, there are more: two more than workers, up to a limit.
+/// Blocks on their way, of all objects together, where memory allows: S3 gives a connection some 90 MB/s, and so many fill a line
+/// of 10 Gbit/s. At least one of each object, and at most a few of one.
+const ON_THEIR_WAY: usize = 14;
+const MOST_AHEAD: usize = 8;
+/// Blocks of one object in memory: one in use, one on its way, and two for workers that are behind; and what else is on its way.
+/// Where blocks are asked for behind others (workers that are far behind, the nodes of a dial, which are read side by side), there is
+/// one more for each of these places.
 const MOST_HELD: usize = 4;
-const MOST_HELD_EVER: usize = 16;
+const MOST_PLACES: usize = 128;
 /// In nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 /// How often a body that breaks off is asked for again, where the client does not.
@@ -62,8 +70,8 @@ static ROUND: AtomicU64 = AtomicU64::new(1);
 const LONG: u64 = 1 << 12;
 /// Objects with blocks in memory, by their addresses. (Locked after the blocks of one of them, never before.)
 static HOLDERS: Mutex<BTreeMap<usize, Weak<Object>>> = Mutex::new(BTreeMap::new());
-/// Objects of which numbers were read, and more will be: not those that have none in memory just now, since what was forgotten for
-/// lack of room is asked for again.
+/// Places of objects where numbers were read, and more will be, one of most: not of those that have none in memory just now, since
+/// what was forgotten for lack of room is asked for again.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 /// What all blocks together may take, and what they do take, in bytes.
 static MEMORY: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -82,10 +90,15 @@ fn holders() -> MutexGuard<'static, BTreeMap<usize, Weak<Object>>> {
     HOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Bytes of a block where so many objects are read: a power of two, so that blocks of different sizes do not overlap by halves.
-fn block_bytes(memory: u64, objects: usize) -> u64 {
-    let share = memory / (MOST_HELD * objects.max(1)) as u64;
+/// Bytes of a block where so many places are read: a power of two, so that blocks of different sizes do not overlap by halves.
+fn block_bytes(memory: u64, places: usize) -> u64 {
+    let share = memory / (MOST_HELD * places.max(1)) as u64;
     1 << share.clamp(LEAST_BLOCK, BLOCK).ilog2()
+}
+
+/// Blocks of one object that are on their way where so many places are read.
+fn blocks_ahead(places: usize) -> usize {
+    ON_THEIR_WAY.div_ceil(places.max(1)).min(MOST_AHEAD)
 }
 
 /// Part of the memory that blocks take, as long as it lives.
@@ -110,15 +123,14 @@ impl Drop for Taken {
 struct Held {
     /// By where they begin.
     blocks: BTreeMap<u64, HeldBlock>,
-    /// Behind the last byte that was ever asked for.
+    /// The first byte that was asked for first, and behind the last that ever was.
+    first: u64,
     ahead: u64,
-    /// Blocks beyond [`MOST_HELD`].
-    more: usize,
+    /// How many of [`BEGUN`] are its own: none before it is read and after.
+    places: usize,
     clock: u64,
     /// Whether [`HOLDERS`] has the object.
     is_listed: bool,
-    /// Whether [`BEGUN`] counts it.
-    is_begun: bool,
 }
 
 impl Held {
@@ -138,9 +150,7 @@ impl Held {
 
     /// Its last byte was read, or nobody has it open.
     fn end(&mut self) {
-        if std::mem::take(&mut self.is_begun) {
-            BEGUN.fetch_sub(1, Ordering::Relaxed);
-        }
+        BEGUN.fetch_sub(std::mem::take(&mut self.places), Ordering::Relaxed);
     }
 }
 
@@ -278,7 +288,7 @@ impl Object {
         }
     }
 
-    /// The block that has a byte, once it is there, and where it begins; asks for the next one, unless somebody did or memory is
+    /// The block that has a byte, once it is there, and where it begins; asks for the next ones, unless somebody did or memory is
     /// short.
     fn block(self: &Arc<Self>, offset: u64) -> Result<(u64, Arc<Block>)> {
         let (from, slot) = {
@@ -289,9 +299,14 @@ impl Object {
             }
             let (from, to, slot) = self.ask(&mut held, offset);
             let bytes = to - from;
-            let is_soon = from == 0 || offset - from >= bytes / SOON;
-            if is_soon && to >= held.ahead && to < self.length && has_room(bytes) {
-                self.ask(&mut held, to);
+            // (Only the next one at first: how many objects are read is not known yet.)
+            let ahead = match () {
+                () if offset - from >= bytes / SOON => blocks_ahead(BEGUN.load(Ordering::Relaxed)) as u64,
+                () => u64::from(from == held.first),
+            };
+            while held.ahead < self.length.min(to.saturating_add(ahead * bytes)) && has_room(bytes) {
+                let next = held.ahead;
+                self.ask(&mut held, next);
             }
             (from, slot)
         };
@@ -308,21 +323,33 @@ impl Object {
             block.last = last;
             return (from, block.to, block.slot.clone());
         }
-        if offset < held.ahead {
-            held.more =
-                (held.more + 1).min((rayon::current_num_threads() + 2).clamp(MOST_HELD, MOST_HELD_EVER) - MOST_HELD);
-        }
-        if held.blocks.len() >= MOST_HELD + held.more {
-            let oldest = held.blocks.iter().min_by_key(|(_, block)| block.last).map(|(&from, _)| from);
-            oldest.map(|from| held.blocks.remove(&from));
-        }
-        if !std::mem::replace(&mut held.is_begun, true) {
+        let one_more = |held: &mut Held| {
+            held.places += 1;
             BEGUN.fetch_add(1, Ordering::Relaxed);
+        };
+        if held.places == 0 {
+            one_more(held);
         }
-        let bytes = block_bytes(MEMORY.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed));
+        let all = BEGUN.load(Ordering::Relaxed);
+        let bytes = block_bytes(MEMORY.load(Ordering::Relaxed), all);
+        let more = if has_room(bytes) { held.places - 1 + blocks_ahead(all) - 1 } else { 0 };
+        if held.blocks.len() >= MOST_HELD + more {
+            let is_behind = offset < held.ahead && held.places < MOST_PLACES;
+            match is_behind && has_room(bytes) {
+                true => one_more(held),
+                false => {
+                    let oldest = held.blocks.iter().min_by_key(|(_, block)| block.last).map(|(&from, _)| from);
+                    oldest.map(|from| held.blocks.remove(&from));
+                }
+            }
+        }
         if !has_room(bytes) {
             // Those that were asked for when there were fewer take more than their share.
             forget(|_, held| held > bytes);
+        }
+        // (What is in front of the first number is a header, and was read: a block with it would never be read to its end.)
+        if held.ahead == 0 {
+            (held.first, held.ahead) = (offset, offset);
         }
         let (from, to) = held.gap(offset, offset / bytes * bytes, bytes, self.length);
         let slot = self.bring(from, to, Taken::take(to - from));
@@ -476,12 +503,14 @@ pub(crate) struct Cursor {
     /// What was read around some place.
     page: Arc<Block>,
     page_at: u64,
+    /// What was read because it is needed next, from front to back: where each begins.
+    ready: Arc<[(u64, Arc<Block>)]>,
 }
 
 impl Cursor {
     pub(crate) fn new(object: Arc<Object>) -> Self {
         object.readers.fetch_add(1, Ordering::Relaxed);
-        Self { object, position: 0, page: Arc::default(), page_at: 0 }
+        Self { object, position: 0, page: Arc::default(), page_at: 0, ready: Arc::default() }
     }
 
     pub(crate) fn object(&self) -> &Arc<Object> {
@@ -492,10 +521,39 @@ impl Cursor {
     #[cfg(feature = "checkpoints")]
     pub(crate) fn page_in(&mut self, from: u64, to: u64) -> Result<()> {
         let from = from.max(to.saturating_sub(PAGE));
-        if !self.has_page(from, to) {
+        let is_ready = to.checked_sub(1).is_some_and(|last| self.ready_around(last).is_some());
+        if !is_ready && !self.has_page(from, to) {
             self.turn_to(from, to)?;
         }
         Ok(())
+    }
+
+    /// Reads stretches that are needed next, all at a time, and those that lie close to each other in one request.
+    #[cfg(feature = "checkpoints")]
+    pub(crate) fn make_ready(&mut self, stretches: impl IntoIterator<Item = (u64, u64)>) -> Result<()> {
+        let length = self.object.length;
+        let mut stretches: Vec<(u64, u64)> = stretches
+            .into_iter()
+            .map(|(from, to)| (from, to.min(length)))
+            .filter(|&(from, to)| from < to && !self.has_page(from, to))
+            .collect();
+        stretches.sort_unstable();
+        stretches.dedup_by(|next, (from, to)| {
+            let is_near = next.0 <= *to + GAP && next.1 <= *from + PAGE;
+            *to = if is_near { next.1.max(*to) } else { *to };
+            is_near
+        });
+        let asked: Vec<_> =
+            stretches.iter().map(|&(from, to)| (from, self.object.bring(from, to, Taken::default()))).collect();
+        let brought: Result<Arc<[_]>> = asked.into_iter().map(|(from, slot)| Ok((from, slot.wait()?))).collect();
+        self.ready = brought?;
+        Ok(())
+    }
+
+    /// Of what was made ready, that which has a place.
+    fn ready_around(&self, position: u64) -> Option<(u64, Arc<Block>)> {
+        let (from, block) = self.ready[..self.ready.partition_point(|(from, _)| *from <= position)].last()?;
+        (position - from < block.0.len() as u64).then(|| (*from, block.clone()))
     }
 
     /// Reads a page that begins with a small stretch: what follows is small, too, and is read next.
@@ -520,7 +578,7 @@ impl Cursor {
 
     /// Forgets what was read around some place.
     pub(crate) fn forget_page(&mut self) {
-        (self.page, self.page_at) = (Arc::default(), 0);
+        (self.page, self.page_at, self.ready) = (Arc::default(), 0, Arc::default());
     }
 }
 
@@ -528,6 +586,7 @@ impl Clone for Cursor {
     fn clone(&self) -> Self {
         let mut other = Self::new(self.object.clone());
         (other.position, other.page, other.page_at) = (self.position, self.page.clone(), self.page_at);
+        other.ready = self.ready.clone();
         other
     }
 }
@@ -551,7 +610,13 @@ impl Read for Cursor {
         if wanted == 0 {
             return Ok(0);
         }
-        let page_end = self.page_at + self.page.0.len() as u64;
+        let mut page_end = self.page_at + self.page.0.len() as u64;
+        if !(self.page_at..page_end).contains(&self.position)
+            && let Some((from, block)) = self.ready_around(self.position)
+        {
+            page_end = from + block.0.len() as u64;
+            (self.page, self.page_at) = (block, from);
+        }
         let count = match (self.page_at..page_end).contains(&self.position) {
             true => {
                 let there = &self.page.0[(self.position - self.page_at) as usize..];
@@ -602,6 +667,11 @@ mod tests {
             }
         }
         assert_eq!((block_bytes(u64::MAX, 100), block_bytes(5_000_000_000, 6400)), (BLOCK, 128 << 10));
+    }
+
+    #[test]
+    fn few_files_have_several_blocks_on_their_way() {
+        assert_eq!([1, 3, 5, 12, 14, 6400].map(blocks_ahead), [8, 5, 3, 2, 1, 1]);
     }
 
     #[test]
