@@ -8,13 +8,35 @@ mod shapes;
 mod written;
 
 use std::path::Path;
+use std::process::{Command, Output};
 
-use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
+const AFTERFIT: &str = env!("CARGO_BIN_EXE_afterfit");
+
 fn afterfit() -> Command {
-    Command::cargo_bin("afterfit").unwrap()
+    Command::new(AFTERFIT)
+}
+
+/// A command that must end well, or must not.
+trait Run {
+    fn succeeds(&mut self) -> Output;
+    fn fails(&mut self) -> Output;
+}
+
+impl Run for Command {
+    fn succeeds(&mut self) -> Output {
+        let output = self.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    fn fails(&mut self) -> Output {
+        let output = self.output().unwrap();
+        assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        output
+    }
 }
 
 /// Runs in `folder`; stdout and stderr with times and version left out.
@@ -395,7 +417,7 @@ fn the_same_seed_gives_the_same_bytes() {
                 "--report",
                 "r.html",
             ];
-            afterfit().current_dir(here.path()).args(fit).assert().success();
+            afterfit().current_dir(here.path()).args(fit).succeeds();
             let model = std::fs::read(here.path().join(name)).unwrap();
             (model, std::fs::read_to_string(here.path().join("r.html")).unwrap())
         };
@@ -404,7 +426,7 @@ fn the_same_seed_gives_the_same_bytes() {
         // Nor does the number of threads matter.
         let fit =
             ["--threads", "1", "fit", table, "--target", target, "--l2", "1e-3..1:5", "-q", "--seed", "1", "-o", "c"];
-        afterfit().current_dir(here.path()).args(fit).assert().success();
+        afterfit().current_dir(here.path()).args(fit).succeeds();
         assert_eq!(std::fs::read(here.path().join("a")).unwrap(), std::fs::read(here.path().join("c")).unwrap());
         std::fs::remove_file(here.path().join("c")).unwrap();
     }
@@ -627,7 +649,7 @@ fn missing_values_constant_columns_and_unseen_texts() {
 #[test]
 fn an_interrupted_fit_leaves_no_file() {
     let here = folder(&[("flowers.csv", &flowers())]);
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("afterfit"))
+    let mut child = Command::new(AFTERFIT)
         .args([
             "fit",
             "flowers.csv",
@@ -654,7 +676,7 @@ fn an_interrupted_fit_leaves_no_file() {
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_an_error() {
     let here = folder(&[("houses.csv", &houses())]);
-    let output = std::process::Command::new(assert_cmd::cargo::cargo_bin("afterfit"))
+    let output = Command::new(AFTERFIT)
         .args(["fit", "houses.csv", "--target", "price", "--json"])
         .current_dir(here.path())
         .stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
