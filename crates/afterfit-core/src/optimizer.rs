@@ -123,7 +123,7 @@ pub const ALIASES: [(&str, &str); 1] = [("adamw", "adam")];
 /// The name in [`KINDS`] of an optimizer by this name, which may be one of [`ALIASES`].
 #[must_use]
 pub fn listed(name: &str) -> &str {
-    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, listed)| listed)
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, listed)| *listed)
 }
 
 /// What a name does not say by itself.
