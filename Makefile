@@ -11,7 +11,11 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 # What needs libtorch is built and tested on its own.
 EVERYDAY := --workspace --exclude afterfit-nets
 
-.PHONY: all help docs test-docs demo test wheel test-python test-python-heavy test-heavy web test-web pictures table test-nets nets bench-nets fuzz lint doc deny bench bench-scale clean
+.PHONY: all help setup docs demo release test test-rust test-command test-docs wheel install-heavy test-python test-python-heavy test-heavy \
+	test-checkpoints test-frameworks test-source test-paper test-pages web test-web pictures table test-nets nets bench-nets fuzz lint doc deny \
+	bench bench-scale clean
+# (Cargo has jobs of its own, and cannot reach make's.)
+unexport MAKEFLAGS
 
 all: lint test ## lint and test
 
@@ -21,20 +25,25 @@ help: ## this list
 demo: ## handwritten digits, every strength, a page
 	cargo run --release -- demo
 
-# The everyday tests: the library, the command, the Python package, and scikit-learn as a judge.
-test: $(VENV)/ready ## the everyday tests: library, command, Python package, documents
+release: ## the command, as a release: target/release/afterfit
+	cargo build --release
+
+# The everyday tests, in parts that may run at the same time (make test -j2 -O).
+test: test-rust test-command test-docs test-python ## the everyday tests: library, command, Python package, documents
+
+test-rust: ## the library and the command, in Rust
 ifeq ($(NEXTEST),yes)
 	cargo nextest run $(EVERYDAY)
 else
 	cargo test $(EVERYDAY) --lib --bins --tests --examples
 endif
 	cargo test $(EVERYDAY) --doc
-	cargo build --release
+
+test-command: release $(VENV)/ready ## the command, with scikit-learn, numpy and safetensors as judges; hostile files; README
 	$(PYTHON) tests/oracle.py target/release/afterfit
 	$(PYTHON) tests/checkpoints.py target/release/afterfit
 	$(PYTHON) tests/hostile/gallery.py target/release/afterfit
 	$(PYTHON) tests/readme.py target/release/afterfit
-	$(MAKE) test-docs test-python
 
 # Links, spelling, numbers and tests that documents name; what a release needs.
 test-docs: $(VENV)/ready ## documents: links, words, numbers; release files
@@ -71,33 +80,42 @@ test-python: wheel ## the Python package alone
 	$(PYTHON) tests/readme.py --python
 	$(PYTHON) tests/release.py --wheel
 
-# What of it needs PyTorch, Lightning, Transformers, JAX and Ray.
-test-python-heavy: wheel $(TORCH_VENV)/ready $(DEEPSPEED)/ready ## what of it needs PyTorch, Lightning, Transformers, JAX and Ray
+install-heavy: wheel $(TORCH_VENV)/ready ## the wheel, in .venv-torch
 	$(TORCH_VENV)/$(INSTALL_WHEEL)
+
+# What of it needs PyTorch, Lightning, Transformers, JAX and Ray.
+test-python-heavy: install-heavy $(DEEPSPEED)/ready ## what of it needs PyTorch, Lightning, Transformers, JAX and Ray
 	cd $(PACKAGE)/python && $(CURDIR)/$(TORCH_VENV)/bin/python -m mypy $(patsubst %,-m afterfit.%,$(subst |, ,$(HEAVY))) $(subst pyproject,../pyproject,$(MYPY))-heavy
 	$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider $(PACKAGE)/tests/heavy
 	PYTHONPATH=$(CURDIR)/$(DEEPSPEED) $(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider $(PACKAGE)/tests/heavy/test_deepspeed.py
 	$(TORCH_VENV)/bin/python -m pytest -q -p no:cacheprovider studies/tests
 	$(TORCH_VENV)/bin/python tests/readme.py --torch
 
+# What needs a browser or PyTorch, and the paper's figures against their stored numbers; in parts, as above.
+test-heavy: test-frameworks test-python-heavy test-checkpoints docs test-paper test-pages test-source ## what needs a browser or PyTorch; the paper's figures; the site
+
 # Azure's emulator of its object store.
 AZURITE := tests/azurite/node_modules/.package-lock.json
-
-# What needs a browser or PyTorch, and the paper's figures against their stored numbers.
-test-heavy: $(VENV)/ready $(TORCH_VENV)/ready $(AZURITE) ## what needs a browser or PyTorch; the paper's figures; the site
-	cargo build --release
-	$(MAKE) docs
-	$(MAKE) test-web
-	PYTHON=$(CURDIR)/$(PYTHON) tests/browser.sh target/release/afterfit report serve
+test-checkpoints: release $(TORCH_VENV)/ready $(AZURITE) ## average, with PyTorch and object stores as judges
 	$(TORCH_VENV)/bin/python tests/checkpoints.py target/release/afterfit --torch
 	$(TORCH_VENV)/bin/python tests/weightings.py target/release/afterfit
 	$(TORCH_VENV)/bin/python tests/distributed.py target/release/afterfit
 	$(TORCH_VENV)/bin/python tests/stores.py target/release/afterfit
+
+test-frameworks: release $(TORCH_VENV)/ready ## average, with the frameworks that made the checkpoints as judges
 	$(TORCH_VENV)/bin/python tests/frameworks.py target/release/afterfit
-	$(MAKE) test-python-heavy
+
+test-source: wheel ## the wheel from the source distribution alone
 	$(PYTHON) tests/release.py --source
+
+# (As optimized as other tests: built already.)
+test-paper: ## the paper's figures against their stored numbers
+	cargo build $(EVERYDAY) --bins
+	target/debug/paper all check
+
+test-pages: release $(VENV)/ready install-heavy test-web test-paper ## every page in a real Chromium
+	PYTHON=$(CURDIR)/$(PYTHON) tests/browser.sh target/release/afterfit report serve
 	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter tests/browser.sh target/release/afterfit jupyter
-	cargo run --release -p paper -- all check
 	PAPER=$(CURDIR)/paper/out tests/browser.sh target/release/afterfit paper
 
 # The page (web/): `make web` builds what the command carries, which is committed, so that nobody else needs Node.
@@ -123,8 +141,7 @@ $(WEB) $(AZURITE): %/node_modules/.package-lock.json: %/package-lock.json
 	touch $@
 
 # Rewrites the table of what `average` does with the checkpoints of real frameworks.
-table: $(TORCH_VENV)/ready ## rewrite docs/frameworks.md
-	cargo build --release
+table: release $(TORCH_VENV)/ready ## rewrite docs/frameworks.md
 	$(TORCH_VENV)/bin/python tests/frameworks.py target/release/afterfit --table docs/frameworks.md
 
 # The networks on libtorch, on a CPU: lint, build, PyTorch's numbers, resuming, dials, the command from end to end.
@@ -171,20 +188,21 @@ deny: ## licenses and sources of the dependencies
 	cargo deny check licenses bans sources
 
 # Rewrites BENCHMARKS.md; compares with peers in the same run.
-bench: $(VENV)/ready $(TORCH_VENV)/ready $(WEB) ## rewrite BENCHMARKS.md
-	cargo build --release
+bench: release $(VENV)/ready $(TORCH_VENV)/ready $(WEB) ## rewrite BENCHMARKS.md
 	$(PYTHON) tests/bench.py target/release/afterfit > BENCHMARKS.md.new
 	cd web && node frames.js ../target/release/afterfit >> ../BENCHMARKS.md.new
 	$(TORCH_VENV)/bin/python tests/bench_average.py target/release/afterfit >> BENCHMARKS.md.new
 	mv BENCHMARKS.md.new BENCHMARKS.md
 
 # What object stores cost, and what follows for sizes beyond one machine: the numbers of docs/stores.md and docs/scale.md.
-bench-scale: $(VENV)/ready $(TORCH_VENV)/ready ## the numbers of docs/stores.md and docs/scale.md
-	cargo build --release
+bench-scale: release $(VENV)/ready $(TORCH_VENV)/ready ## the numbers of docs/stores.md and docs/scale.md
 	$(MAKE) wheel PROFILE=release
 	$(TORCH_VENV)/$(INSTALL_WHEEL)
 	$(TORCH_VENV)/bin/python tests/bench_stores.py target/release/afterfit
 	$(TORCH_VENV)/bin/python tests/bench_scale.py target/release/afterfit
+
+# All that is downloaded but crates: beside what compiles, it costs no time.
+setup: $(VENV)/ready $(TORCH_VENV)/ready $(DOCS_VENV)/ready $(WEB) ## the Python environments and Node packages of the tests
 
 $(VENV)/ready: tests/requirements.txt
 	python3 -m venv $(VENV)

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-import torch.multiprocessing as mp
 from safetensors.torch import load_file
 from torch import nn
 
@@ -191,7 +190,7 @@ def runs():
     if RUNS is None:
         RUNS = tempfile.TemporaryDirectory()
         for world, steps in ((2, BEFORE), (4, AFTER)):
-            mp.spawn(processes, (world, RUNS.name, steps), nprocs=world)
+            runner.processes(processes, (world, RUNS.name, steps), world)
     return Path(RUNS.name)
 
 
@@ -305,7 +304,7 @@ def averages_load_into_fsdp(folder):
     expected = weighted(np.full(len(STEPS), 1 / len(STEPS)), states)
     torch.save(expected, folder / "expected.pt")
     run(folder, "average", runs() / "plain", "-o", "mean", "--uniform")
-    mp.spawn(load_sharded, (2, str(folder), str(folder / "mean"), str(folder / "expected.pt")), nprocs=2)
+    runner.processes(load_sharded, (2, str(folder), str(folder / "mean"), str(folder / "expected.pt")), 2)
     run(folder, "average", runs() / "titan", "-o", "titan", "--uniform")
     state = {name: torch.empty_like(value) for name, value in expected.items()}
     dcp.load(state, checkpoint_id=folder / "titan", no_dist=True)

@@ -398,7 +398,7 @@ def save_shards(rank, folder):
 
 def memory_is_bounded_for_any_number_of_files(folder):
     name = bucket()
-    torch.multiprocessing.spawn(save_shards, (str(folder),), nprocs=RANKS)
+    runner.processes(save_shards, (str(folder),), RANKS)
     files = sorted((folder / "run").rglob("*.distcp"))
     total = sum(path.stat().st_size for path in files)
     # All of them are read at the same time: without a limit, each would be in memory as a whole (5 MB are less than a block).

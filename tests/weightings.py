@@ -682,7 +682,7 @@ def weights_are_read_from_plain_files(folder):
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))  # noqa: E731
     for name in ("/dev/zero", "pipe"):
         command = [AFTERFIT, "average", "run", "-o", "never.safetensors", "--weights", name]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=5, preexec_fn=limit)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, preexec_fn=limit)
         assert done.returncode == 1 and "memory" not in done.stderr, done.stderr
 
 

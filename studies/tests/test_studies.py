@@ -196,34 +196,23 @@ def test_drawn_twice_is_drawn_the_same(results: Path, tmp_path: Path) -> None:
 def test_example(tmp_path: Path) -> None:
     """The example's table: tuning forgets, and the λ it chooses keeps to the limit."""
     example = HERE.parent / "examples" / "finetune" / "finetune.py"
-    command = [
-        sys.executable,
-        str(example),
-        "--steps",
-        "90",
-        "--width",
-        "64",
-        "--may-forget",
-        "0.15",
-        "--out",
-        str(tmp_path / "tuned.pt"),
-    ]
+    command = [sys.executable, str(example), "--steps", "90", "--may-forget", "0.15"]
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # (threads that wait for each other take minutes on a busy machine)
-    said = subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout.splitlines()
-    rows = {line.split()[0]: [float(number) for number in line.split()[1:]] for line in said[1:-2]}
+    said = subprocess.run(command, check=True, capture_output=True, text=True, env=alone, cwd=tmp_path).stdout.splitlines()
+    rows = {line.split()[0]: [float(number) for number in line.split()[1:]] for line in said[2:-1]}
     before, after = rows["pretrained"], rows["tuned"]
     assert after[0] > before[0] + 0.15 and after[1] < before[1] - 0.3
-    chosen = said[-2].split("λ = ")[1].split(",")[0]
+    chosen = said[-1].split("λ = ")[1].split(",")[0]
     assert rows[chosen][0] <= before[0] + 0.1501 and rows[chosen][1] < before[1]
-    assert (tmp_path / "tuned.dial").exists()
-    save_file(torch.load(tmp_path / "tuned.pt"), tmp_path / "tuned.safetensors")
-    judge = [sys.executable, str(example), "--width", "64", "--judge", str(tmp_path / "tuned.safetensors")]
+    assert (tmp_path / "finetuned.dial").exists()
+    save_file(torch.load(tmp_path / "finetuned.pt"), tmp_path / "finetuned.safetensors")
+    judge = [sys.executable, str(example), "--judge", str(tmp_path / "finetuned.safetensors")]
     _, old, _, new = subprocess.run(judge, check=True, capture_output=True, text=True, env=alone).stdout.split()
     assert [float(old), float(new)] == pytest.approx(rows[chosen], abs=1e-3)  # as --eval will find it
     # And on the page that README's last command serves: a strength is read off the dial and judged when it is asked for.
-    judged = f"{sys.executable} {example} --width 64 --judge {{}}"
-    command = [sys.executable, "-m", "afterfit", "serve", str(tmp_path / "tuned.dial"), "--eval", judged, "--best", "min", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone) as server:
+    judged = f"{sys.executable} {example} --judge {{}}"
+    command = [sys.executable, "-m", "afterfit", "serve", "finetuned.dial", "--eval", judged, "--best", "min", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone, cwd=tmp_path) as server:
         try:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]

@@ -11,7 +11,7 @@ use afterfit::learn::{ClassWeight, Learned, ModelChoice, Row, Seconds, Settings,
 use afterfit::metrics::Scoring;
 use afterfit::objective::Kernel;
 use afterfit::run::Method;
-use afterfit::table::{Alike, Format, Missing, Table, TableError, TableOptions, Target, Unseen};
+use afterfit::table::{Alike, Format, Missing, Recipe, Scales, Table, TableError, TableOptions, Target, Unseen};
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -55,7 +55,7 @@ const CLASS_WEIGHTS: &[(&str, &str, ClassWeight)] =
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The table: .csv, .parquet, .npy, .npz, .libsvm or IDX; csv, libsvm and IDX may be gzipped.
+    /// The table: .csv or .tsv, .parquet, .npy, .npz, .libsvm or IDX; csv, libsvm and IDX may be gzipped.
     #[arg(value_parser = crate::place::input())]
     data: PathBuf,
     /// What to predict: a column (csv, parquet), an array (npz) or a file (npy, IDX). libsvm brings its own.
@@ -229,7 +229,8 @@ pub(crate) fn run(args: &Args, host: &Host<'_>) -> Result<()> {
         say(&format!("left out {left} of {} rows with missing values", rows + left));
     }
     say(&format!("read {} rows × {columns} features from {} in {:.2} s", rows, args.data.display(), read_seconds));
-    table.notes.iter().for_each(|note| say(&format!("warning: {note}")));
+    let categorical = table.columns.recipe.as_ref().map(Recipe::categorical).unwrap_or_default();
+    remarks(args, &table.notes, &table.gaps, &categorical, table.scales.as_ref()).iter().for_each(|line| say(line));
     let (model, name, why) = choose_model(args, &table)?;
     refuse_pointless(args, model, treat_as_classes(args, &table.target))?;
     say(&format!("model: {name} ({why})"));
@@ -240,6 +241,43 @@ pub(crate) fn run(args: &Args, host: &Host<'_>) -> Result<()> {
     let mut learned = output::working("training", args.quiet, || learn(table, &settings)).map_err(explain)?;
     learned.seconds.read = read_seconds;
     finish(args, host, learned, name, names.as_deref(), image)
+}
+
+/// What should be said of a table before it is fitted.
+fn remarks(
+    args: &Args,
+    notes: &[String],
+    gaps: &[(String, usize)],
+    categorical: &[&str],
+    scales: Option<&Scales>,
+) -> Vec<String> {
+    let (none, mean): (Vec<_>, Vec<_>) = gaps.iter().partition(|(name, _)| categorical.contains(&name.as_str()));
+    let listed = |gaps: &[&(String, usize)]| {
+        let all: usize = gaps.iter().map(|(_, count)| count).sum();
+        let mut columns: Vec<String> =
+            gaps.iter().take(10).map(|(name, count)| format!("{count} in \"{}\"", shown(name))).collect();
+        columns.extend((gaps.len() > 10).then(|| format!("… ({} columns)", gaps.len())));
+        (all, columns.join(", "))
+    };
+    let mut lines = Vec::new();
+    if !mean.is_empty() {
+        let (all, columns) = listed(&mean);
+        lines.push(format!("filled in {all} missing value(s) with the mean of their column: {columns}"));
+    }
+    if !none.is_empty() {
+        let (all, columns) = listed(&none);
+        lines.push(format!("took {all} missing text(s) as none of their column's: {columns}"));
+    }
+    lines.extend(notes.iter().map(|note| format!("warning: {note}")));
+    if let Some(Scales { widest, narrowest }) = scales.filter(|_| !args.standardize) {
+        let column = |(name, spread): &(String, f64)| format!("{} of \"{}\"", short(*spread), shown(name));
+        lines.push(format!(
+            "hint: columns differ in scale (standard deviation {}, {}), and one λ penalizes the weights of all: --standardize treats them alike",
+            column(widest),
+            column(narrowest)
+        ));
+    }
+    lines
 }
 
 /// Writes what was asked for and prints the path.

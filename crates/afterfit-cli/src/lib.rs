@@ -32,6 +32,7 @@ mod weights;
 
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use host::Host;
@@ -102,7 +103,7 @@ enum Command {
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     signals::watch();
     let line: Vec<OsString> = arguments.into_iter().collect();
-    let cli = match Cli::try_parse_from(&line) {
+    let cli = match parse(&line) {
         Ok(cli) => cli,
         Err(error) => {
             drop(afterfit::files::stores::Session::take());
@@ -121,6 +122,22 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
+/// Where the strength is called by its letter, the error says what it is called here.
+fn parse(line: &[OsString]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line).map_err(|mut error| {
+        if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidArg)
+            && name.split('=').next() == Some("--lambda")
+        {
+            // (What clap takes for similar is in its usage, too.)
+            error.remove(ContextKind::SuggestedArg);
+            error.remove(ContextKind::Usage);
+            let tip = "the strength λ is given with '--l2'".to_owned().into();
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        }
+        error
+    })
+}
+
 /// A command that did not succeed, in the words it would have printed.
 #[derive(Debug)]
 pub struct Failure {
@@ -136,7 +153,7 @@ pub struct Failure {
 /// `plan`, `theory` and `weights` leave stdout alone.) No signal is watched, and the process continues.
 pub fn call(arguments: impl IntoIterator<Item = OsString>, caller: Caller<'_>) -> Result<String, Failure> {
     let line: Vec<OsString> = arguments.into_iter().collect();
-    let cli = Cli::try_parse_from(&line).map_err(|error| {
+    let cli = parse(&line).map_err(|error| {
         drop(afterfit::files::stores::Session::take());
         let text = error.to_string();
         let first = text.split("\n\n").next().unwrap_or(&text);

@@ -1,9 +1,9 @@
 //! `--optimizer NAME --momentum M --alpha A --beta1 B --weight-decay W` → the optimizer that made a path.
 
 use afterfit::Optimizer;
-use afterfit::optimizer::{Constants, KINDS, NamedError};
+use afterfit::optimizer::{ALIASES, Constants, KINDS, NamedError, listed};
 use anyhow::Result;
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::output::Advice;
 
@@ -31,9 +31,13 @@ pub(crate) struct OptimizerArgs {
     pub(crate) weight_decay: Option<f64>,
 }
 
-/// The names the library knows.
-pub(crate) fn names() -> PossibleValuesParser {
-    KINDS.map(|(kind, about)| PossibleValue::new(kind.name()).help(about)).into()
+/// The names the library knows; another name for one of them is read as that one.
+pub(crate) fn names() -> impl TypedValueParser<Value = String> {
+    let names = KINDS.map(|(kind, about)| {
+        let aliases = ALIASES.iter().filter(move |(_, of)| *of == kind.name()).map(|(alias, _)| *alias);
+        PossibleValue::new(kind.name()).help(about).aliases(aliases)
+    });
+    PossibleValuesParser::from(names).map(|name| listed(&name).to_owned())
 }
 
 fn listing() -> String {

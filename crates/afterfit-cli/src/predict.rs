@@ -59,7 +59,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let outputs: Vec<&PathBuf> = args.output.iter().collect();
     output::require_outputs(&outputs, &[&args.data, &args.model], args.force)?;
     let inputs = Inputs::of(&[&args.data, &args.model]);
-    let model = at(Model::load(&args.model)?, args.l2, args.quiet)?;
+    let model = Model::load(&args.model).map_err(|error| match Format::of(&args.model) {
+        Ok(_) => output::Advice::error(error.to_string(), "the model comes first, then the table"),
+        Err(_) => error.into(),
+    })?;
+    let model = at(model, args.l2, args.quiet)?;
     let about = &model.about;
     let Alike { features, left_out, unseen, .. } = about
         .columns

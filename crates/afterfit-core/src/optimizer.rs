@@ -117,6 +117,15 @@ pub const KINDS: [(Optimizer, &str); 13] = {
     ]
 };
 
+/// Other names people type, and what they are in [`KINDS`]: AdamW is Adam whose `weight_decay` is its own.
+pub const ALIASES: [(&str, &str); 1] = [("adamw", "adam")];
+
+/// The name in [`KINDS`] of an optimizer by this name, which may be one of [`ALIASES`].
+#[must_use]
+pub fn listed(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, listed)| *listed)
+}
+
 /// What a name does not say by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Constants {
@@ -174,8 +183,9 @@ pub struct Row {
 }
 
 impl Optimizer {
-    /// By name.
+    /// By name, or by one of [`ALIASES`].
     pub fn named(name: &str, constants: Constants) -> Result<Self, NamedError> {
+        let name = listed(name);
         let Constants { momentum, dampening, alpha, beta1, weight_decay } = constants;
         let need = |given: Option<f64>, constant| given.ok_or(NamedError::Needs { name: name.into(), constant });
         let kind = KINDS.iter().map(|(kind, _)| *kind).find(|kind| kind.name() == name);

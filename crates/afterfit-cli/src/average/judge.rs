@@ -91,9 +91,15 @@ impl Judged {
     pub(super) fn done(self, rows: &[OutputRow]) -> Result<()> {
         let Some(failure) = self.failure else { return Ok(()) };
         let scored = rows.iter().filter(|row| row.score.is_some()).count();
+        let format = match rows.iter().any(|row| row.path.ends_with(".safetensors")) {
+            true => "; outputs are safetensors files (--format pt makes them what torch.load reads)",
+            false => "",
+        };
         Err(Advice::error(
             format!("the evaluation of {failure} ({scored} of {} outputs are evaluated)", rows.len()),
-            "every output is written and kept (--skip-existing evaluates them again); the command must exit with 0 and print a number",
+            format!(
+                "every output is written and kept (--skip-existing evaluates them again); the command must exit with 0 and print a number{format}"
+            ),
         ))
     }
 }

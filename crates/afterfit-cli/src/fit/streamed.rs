@@ -5,7 +5,7 @@ use afterfit::learn::{ModelChoice, Validation, learn_streamed};
 use afterfit::table::{Format, Recipe, Stream, TableOptions, Target};
 use anyhow::Result;
 
-use super::{Args, ModelName, TargetKind, explain, finish, refuse_pointless, settings, treat_as_classes};
+use super::{Args, ModelName, TargetKind, explain, finish, refuse_pointless, remarks, settings, treat_as_classes};
 use crate::host::Host;
 use crate::output::{self, Advice, Inputs};
 
@@ -73,9 +73,9 @@ pub(super) fn run(args: &Args, host: &Host<'_>, stream: &Stream, read_seconds: f
             if args.stream { "" } else { " because the file is large beside the free memory" }
         ));
     }
-    for note in stream.notes.iter().filter(|_| !args.quiet) {
-        eprintln!("warning: {note}");
-    }
+    let categorical = stream.columns.recipe.as_ref().map(Recipe::categorical).unwrap_or_default();
+    let lines = remarks(args, &stream.notes, &stream.missing, &categorical, stream.scales.as_ref());
+    lines.iter().filter(|_| !args.quiet).for_each(|line| output::say(line));
     let test = args.test.as_ref().map(|file| stream.alike(file, args.format)).transpose();
     let test = test.map_err(|error| explain(error.into()))?;
     let validation = args.cv.map_or(Validation::Share(args.validation), Validation::Folds);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{afterfit, entries, folder, json, transcript};
+use crate::{Run, afterfit, entries, folder, json, transcript};
 
 /// The library's PyTorch fixtures, copied so that paths are short.
 fn fixtures() -> TempDir {
@@ -233,7 +233,7 @@ fn a_kill_leaves_nothing_half_written_and_a_rerun_finishes() {
     std::fs::create_dir(at.join("in")).unwrap();
     large(&at.join("in"), 12);
     let arguments = ["average", "in", "-o", "out", "--ratio", "0.99,0.9,0.8,0.7,0.6,0.5", "-q"];
-    afterfit().current_dir(at).args(arguments).assert().success();
+    afterfit().current_dir(at).args(arguments).succeeds();
     let whole: Vec<(String, Vec<u8>)> = entries(&at.join("out"))
         .into_iter()
         .map(|name| (name.clone(), std::fs::read(at.join("out").join(name)).unwrap()))
@@ -241,7 +241,7 @@ fn a_kill_leaves_nothing_half_written_and_a_rerun_finishes() {
     let mut in_the_middle = 0;
     for wait in [0, 2, 5, 20, 80] {
         std::fs::remove_dir_all(at.join("out")).unwrap();
-        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("afterfit"))
+        let mut child = std::process::Command::new(crate::AFTERFIT)
             .args(arguments)
             .current_dir(at)
             .stdout(std::process::Stdio::null())
@@ -267,7 +267,7 @@ fn a_kill_leaves_nothing_half_written_and_a_rerun_finishes() {
             }
         }
         std::fs::create_dir_all(at.join("out")).unwrap();
-        afterfit().current_dir(at).args(arguments).arg("--skip-existing").assert().success();
+        afterfit().current_dir(at).args(arguments).arg("--skip-existing").succeeds();
         for (name, bytes) in &whole {
             assert!(std::fs::read(at.join("out").join(name)).unwrap() == *bytes, "{name} after {wait} ms and a rerun");
         }
@@ -335,7 +335,7 @@ fn nothing_of_the_users_is_replaced() {
     let at = here.path();
     // A checkpoint in shards, and a folder of the user's own.
     let shards = ["average", "plain/step-0.pt", "-o", "checkpoint-1", "--iterate", "0", "--shard-size", "300B", "-q"];
-    afterfit().current_dir(at).args(shards).assert().success();
+    afterfit().current_dir(at).args(shards).succeeds();
     std::fs::create_dir(at.join("precious")).unwrap();
     std::fs::write(at.join("precious/notes.txt"), "mine").unwrap();
     let refused = |arguments: &[&str], words: &str| {
@@ -350,13 +350,13 @@ fn nothing_of_the_users_is_replaced() {
     refused(&average("checkpoint-1"), "is an input, too");
     // Its own folder is replaced, and one file can be asked for.
     for _ in 0..2 {
-        afterfit().current_dir(at).args(average("again")).assert().success();
+        afterfit().current_dir(at).args(average("again")).succeeds();
     }
-    afterfit().current_dir(at).args(average("one.safetensors")).assert().success();
+    afterfit().current_dir(at).args(average("one.safetensors")).succeeds();
     assert!(at.join("one.safetensors").is_file() && at.join("again").is_dir());
     // Nor is a dial, nor is a checkpoint passed over for its name.
     let dial = ["average", "plain", "-o", "run.dial", "--dial", "1e-3..1", "--rate", "0.1", "-q"];
-    afterfit().current_dir(at).args(dial).assert().success();
+    afterfit().current_dir(at).args(dial).succeeds();
     refused(&["average", "run.dial", "-o", "x.safetensors", "--uniform"], "is a dial, not a checkpoint");
     #[cfg(target_os = "linux")]
     {
@@ -369,7 +369,7 @@ fn nothing_of_the_users_is_replaced() {
     // Outputs of an earlier run are not taken for checkpoints, whatever number is in their names.
     for format in ["safetensors", "pt"] {
         let once = ["average", "plain", "-o", "plain", "--ratio", "0.9,0.8", "--format", format, "-q"];
-        afterfit().current_dir(at).args(once).assert().success();
+        afterfit().current_dir(at).args(once).succeeds();
         let said = transcript(at, &["average", "plain", "-o", "x.safetensors", "--uniform", "--dry-run"]);
         assert!(said.contains("4 checkpoints") && said.contains("left out: ratio-0.8"), "{said}");
         refused(
@@ -387,8 +387,7 @@ fn nothing_of_the_users_is_replaced() {
         afterfit()
             .current_dir(at)
             .args(["average", "plain", "-o", "mean.pt", "--uniform", "--skip-existing"])
-            .assert()
-            .success();
+            .succeeds();
     }
     refused(
         &["average", "plain", "-o", "mean.pt", "--uniform", "--skip-existing", "--dtype", "f32"],
@@ -564,8 +563,8 @@ fn the_pages_of_averages_and_dials() {
     assert!(!at.join("b").exists() && !at.join("b.html").exists());
 
     let dial = ["average", "plain", "-o", "run.dial", "--dial", "1e-3..1", "--rate", "0.1", "--nodes", "8", "-q"];
-    afterfit().current_dir(at).args(dial).assert().success();
-    afterfit().current_dir(at).args(["dial", "info", "run.dial", "--report", "d.html"]).assert().success();
+    afterfit().current_dir(at).args(dial).succeeds();
+    afterfit().current_dir(at).args(["dial", "info", "run.dial", "--report", "d.html"]).succeeds();
     let shown = page("d.html");
     assert_eq!((shown["rows"].as_array().unwrap().len(), shown["path"].is_null()), (41, true));
     assert!(shown["rows"][0]["error"].is_number() && shown["averaging"]["steps"].as_array().unwrap().len() > 1);
@@ -602,5 +601,5 @@ fn distributed_checkpoints_come_out_as_they_came_unless_a_format_is_named() {
     // One of ours is replaced when that is asked for, kept when it is the same, and no checkpoint.
     average(&["-o", "out", "--uniform", "--skip-existing"]);
     average(&["-o", "out", "--uniform", "--force"]);
-    afterfit().current_dir(at).args(["average", "out", "run/step-10", "-o", "no", "--uniform"]).assert().failure();
+    afterfit().current_dir(at).args(["average", "out", "run/step-10", "-o", "no", "--uniform"]).fails();
 }

@@ -8,13 +8,35 @@ mod shapes;
 mod written;
 
 use std::path::Path;
+use std::process::{Command, Output};
 
-use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
+const AFTERFIT: &str = env!("CARGO_BIN_EXE_afterfit");
+
 fn afterfit() -> Command {
-    Command::cargo_bin("afterfit").unwrap()
+    Command::new(AFTERFIT)
+}
+
+/// A command that must end well, or must not.
+trait Run {
+    fn succeeds(&mut self) -> Output;
+    fn fails(&mut self) -> Output;
+}
+
+impl Run for Command {
+    fn succeeds(&mut self) -> Output {
+        let output = self.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    fn fails(&mut self) -> Output {
+        let output = self.output().unwrap();
+        assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        output
+    }
 }
 
 /// Runs in `folder`; stdout and stderr with times and version left out.
@@ -395,7 +417,7 @@ fn the_same_seed_gives_the_same_bytes() {
                 "--report",
                 "r.html",
             ];
-            afterfit().current_dir(here.path()).args(fit).assert().success();
+            afterfit().current_dir(here.path()).args(fit).succeeds();
             let model = std::fs::read(here.path().join(name)).unwrap();
             (model, std::fs::read_to_string(here.path().join("r.html")).unwrap())
         };
@@ -404,7 +426,7 @@ fn the_same_seed_gives_the_same_bytes() {
         // Nor does the number of threads matter.
         let fit =
             ["--threads", "1", "fit", table, "--target", target, "--l2", "1e-3..1:5", "-q", "--seed", "1", "-o", "c"];
-        afterfit().current_dir(here.path()).args(fit).assert().success();
+        afterfit().current_dir(here.path()).args(fit).succeeds();
         assert_eq!(std::fs::read(here.path().join("a")).unwrap(), std::fs::read(here.path().join("c")).unwrap());
         std::fs::remove_file(here.path().join("c")).unwrap();
     }
@@ -485,7 +507,7 @@ fn errors() {
         ("dates.csv", "day,b\n01/02/2024,2.5\n02/02/2024,3.5\n"),
         ("typo.csv", &format!("a,b\n{}1o,2.5\n", "1,3.5\n".repeat(20))),
         ("overflow.csv", &format!("a,b\n{}2,1e200\n", "1,3.5\n2,4.5\n".repeat(20))),
-        ("semicolons.csv", "a;b\n1;2\n"),
+        ("decimal_commas.csv", &format!("a;b\n{}", (0..20).map(|i| format!("{i},5;{i}\n")).collect::<String>())),
         ("bad.npy", "not numpy"),
         ("bad.parquet", "PAR1"),
         ("bad-idx3-ubyte", "\u{1}\u{2}\u{3}\u{4}"),
@@ -520,7 +542,7 @@ fn errors() {
         ("typo", &["fit", "typo.csv", "--target", "b"]),
         ("typo_in_target", &["fit", "typo.csv", "--target", "a"]),
         ("overflow", &["fit", "overflow.csv", "--target", "b"]),
-        ("semicolons", &["fit", "semicolons.csv", "--target", "b"]),
+        ("decimal_commas", &["fit", "decimal_commas.csv", "--target", "b"]),
         ("hopeless_rate", &["fit", "text.csv", "--target", "b", "--rate", "1e9", "--validation", "0.5"]),
         ("pointless_option", &["fit", "houses.csv", "--target", "price", "--batch", "5"]),
         ("output_twice", &["fit", "houses.csv", "--target", "price", "-o", "x", "--report", "x"]),
@@ -553,6 +575,7 @@ fn errors() {
                 "--delta", "0.1",
             ],
         ),
+        ("lambda", &["fit", "houses.csv", "--target", "price", "--lambda", "0.1"]),
         ("bracket_l2", &["theory", "bracket", "--rate", "0.001", "--l2", "50", "--alpha", "1", "--beta", "55"]),
     ];
     let mut all = String::new();
@@ -564,6 +587,66 @@ fn errors() {
     }
     insta::assert_snapshot!("errors", all);
     assert_eq!(entries(at), before, "nothing was written");
+}
+
+#[test]
+fn semicolons_and_tabs_are_commas() {
+    let commas = houses().replace("\"Bad Tölz, upper\"", "\"Bad; Tölz\"");
+    let with = |mark: &str| {
+        let fields = commas.replace("\"Bad; Tölz\"", "\u{1}").replace(',', mark).replace('\u{1}', "\"Bad; Tölz\"");
+        fields.replace("\n", "\r\n")
+    };
+    let here = folder(&[("a.csv", &commas), ("b.csv", &with(";")), ("c.tsv", &with("\t"))]);
+    let at = here.path();
+    for way in [&[][..], &["--stream"]] {
+        let path = |table: &str| {
+            let mut fit = vec!["fit", table, "--target", "price", "--l2", "1e-3..1:3", "--json", "-o", "m", "--force"];
+            fit.extend(way);
+            let found = json(at, &fit)["path"].clone();
+            let predicted = afterfit().current_dir(at).args(["predict", "m", table]).succeeds().stdout;
+            (found, predicted)
+        };
+        let [a, b, c] = ["a.csv", "b.csv", "c.tsv"].map(path);
+        assert!(a == b && a == c, "{way:?}");
+    }
+}
+
+#[test]
+fn scales_that_are_far_apart_get_a_hint() {
+    let row = |i: i32| format!("{},{},7,{},{}\n", f64::from(i % 7) / 10.0, 20_000 + 3000 * (i % 11), i % 2, i * 5 % 17);
+    let rows: String = (0..40).map(row).collect();
+    let libsvm: String = (0..40).map(|i| format!("{} 1:{} 2:{}\n", i * 5 % 17, i % 7, 10_000 * (i % 11))).collect();
+    let alike = houses();
+    let here =
+        folder(&[("t.csv", &format!("share,income,same,flag,y\n{rows}")), ("t.libsvm", &libsvm), ("h.csv", &alike)]);
+    let hints = |arguments: &[&str]| {
+        let fit = [&["fit", "t.csv", "--target", "y", "--model", "linear"][..], arguments].concat();
+        let said = String::from_utf8(afterfit().current_dir(here.path()).args(fit).succeeds().stderr).unwrap();
+        said.lines().filter(|line| line.starts_with("hint: ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let [hint] = &hints(&[])[..] else { panic!("one hint expected") };
+    assert!(["\"income\"", "\"share\"", "--standardize"].iter().all(|part| hint.contains(part)), "{hint}");
+    assert_eq!(hints(&["--stream"]), std::slice::from_ref(hint));
+    assert!(
+        hints(&["--standardize"]).is_empty()
+            && hints(&["-q"]).is_empty()
+            && hints(&["--drop", "share,flag"]).is_empty()
+    );
+    for other in [&["fit", "t.libsvm", "--model", "linear"][..], &["fit", "h.csv", "--target", "price"]] {
+        let said = afterfit().current_dir(here.path()).args(other).succeeds().stderr;
+        assert!(!String::from_utf8_lossy(&said).contains("hint: "));
+    }
+}
+
+#[test]
+fn adamw_is_adam() {
+    let here = folder(&[]);
+    let weights = |name: &str| {
+        let run =
+            ["weights", "--optimizer", name, "--weight-decay", "0.1", "--rate", "0.1", "--l2", "1", "--steps", "5"];
+        afterfit().current_dir(here.path()).args(run).succeeds().stdout
+    };
+    assert_eq!(weights("adamw"), weights("adam"));
 }
 
 #[test]
@@ -627,7 +710,7 @@ fn missing_values_constant_columns_and_unseen_texts() {
 #[test]
 fn an_interrupted_fit_leaves_no_file() {
     let here = folder(&[("flowers.csv", &flowers())]);
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("afterfit"))
+    let mut child = Command::new(AFTERFIT)
         .args([
             "fit",
             "flowers.csv",
@@ -654,7 +737,7 @@ fn an_interrupted_fit_leaves_no_file() {
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_an_error() {
     let here = folder(&[("houses.csv", &houses())]);
-    let output = std::process::Command::new(assert_cmd::cargo::cargo_bin("afterfit"))
+    let output = Command::new(AFTERFIT)
         .args(["fit", "houses.csv", "--target", "price", "--json"])
         .current_dir(here.path())
         .stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap())

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{afterfit, entries, folder, json, transcript};
+use crate::{AFTERFIT, Run, afterfit, entries, folder, json, transcript};
 
 /// A small safetensors file of one tensor.
 fn put(path: &Path, name: &str, values: &[f32]) {
@@ -40,15 +40,14 @@ fn fails(at: &Path, arguments: &[&str], words: &[&str]) {
 #[cfg(target_os = "linux")]
 fn few_open_files_are_enough_for_many_checkpoints() {
     let here = run(300);
-    let binary = assert_cmd::cargo::cargo_bin("afterfit");
     let limited = |arguments: &str| {
-        let line = format!("ulimit -n 64; exec {} {arguments}", binary.display());
+        let line = format!("ulimit -n 64; exec {AFTERFIT} {arguments}");
         std::process::Command::new("sh").args(["-c", &line]).current_dir(here.path()).output().unwrap()
     };
     let done = limited("average run -o mean.pt --uniform -q");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let whole = ["average", "run", "-o", "again.pt", "--uniform", "-q"];
-    afterfit().current_dir(here.path()).args(whole).assert().success();
+    afterfit().current_dir(here.path()).args(whole).succeeds();
     assert_eq!(
         std::fs::read(here.path().join("mean.pt")).unwrap(),
         std::fs::read(here.path().join("again.pt")).unwrap()
@@ -85,7 +84,7 @@ fn one_checkpoint_is_no_average() {
     for strength in [&["--uniform"][..], &["--ratio", "0.9"], &["--dial", "0.1..1", "--rate", "0.1"]] {
         fails(at, &[&one[..], strength].concat(), &["there is one checkpoint", "--iterate"]);
     }
-    afterfit().current_dir(at).args(one).args(["--iterate", "1"]).assert().success();
+    afterfit().current_dir(at).args(one).args(["--iterate", "1"]).succeeds();
 }
 
 #[test]
@@ -136,7 +135,7 @@ fn what_is_best_must_be_said_before_the_rest_is_removed() {
     let average = ["average", "run", "-o", "out", "--ratio", "0.9,0.5", "-q", "--eval", "echo 1 {}", "--keep", "best"];
     fails(here.path(), &average, &["nothing says which score is best", "--best min for a loss"]);
     assert!(!here.path().join("out").exists());
-    afterfit().current_dir(here.path()).args(average).args(["--best", "min"]).assert().success();
+    afterfit().current_dir(here.path()).args(average).args(["--best", "min"]).succeeds();
     assert_eq!(entries(&here.path().join("out")).len(), 1);
 }
 
@@ -145,11 +144,7 @@ fn folders_above_the_output_are_made_and_removed_again() {
     let here = run(3);
     let at = here.path();
     std::fs::create_dir(at.join("empty")).unwrap();
-    afterfit()
-        .current_dir(at)
-        .args(["average", "run", "-o", "a/b/c.safetensors", "--uniform", "-q"])
-        .assert()
-        .success();
+    afterfit().current_dir(at).args(["average", "run", "-o", "a/b/c.safetensors", "--uniform", "-q"]).succeeds();
     assert_eq!(entries(&at.join("a/b")), ["c.safetensors"]);
     // An output that fails leaves none of them behind.
     let nan = at.join("nan");
@@ -163,7 +158,7 @@ fn folders_above_the_output_are_made_and_removed_again() {
     }
     // An empty folder is free for shards; one with something in it is not.
     let shards = ["average", "run", "-o", "empty", "--uniform", "--shard-size", "4B", "-q"];
-    afterfit().current_dir(at).args(shards).assert().success();
+    afterfit().current_dir(at).args(shards).succeeds();
     assert!(at.join("empty/model.safetensors").exists());
     fails(at, &shards, &["exists already"]);
     // A dry run checks the same, makes nothing, and says how much there would be.

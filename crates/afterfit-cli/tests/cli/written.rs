@@ -5,9 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use assert_cmd::cargo::cargo_bin;
-
-use crate::{afterfit, entries, flowers, folder, houses, json};
+use crate::{AFTERFIT, Run, afterfit, entries, flowers, folder, houses, json};
 
 /// Small checkpoints `in/step-K.safetensors`.
 fn checkpoints(at: &Path, count: usize, numbers: usize) {
@@ -45,8 +43,7 @@ fn models(at: &Path) {
 
 /// A shell's command line, with `afterfit` in it.
 fn shell(at: &Path, line: &str) -> Output {
-    let bin = cargo_bin("afterfit");
-    let line = line.replace("afterfit", &bin.display().to_string());
+    let line = line.replace("afterfit", AFTERFIT);
     Command::new("sh").arg("-c").arg(line).current_dir(at).stdin(Stdio::null()).output().unwrap()
 }
 
@@ -95,10 +92,12 @@ fn a_signal_removes_temporary_files_and_says_so_by_its_number() {
     let at = here.path();
     checkpoints(at, 3, 1000);
     for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
-        // (Orphaned by the signal, the command ends soon.)
-        let mut child = Command::new(cargo_bin("afterfit"))
+        // (Orphaned by the signal, the evaluation is let go below.)
+        let evaluate =
+            "touch started; for i in $(seq 300); do test -e done && break; sleep 0.1; done; touch ended; echo 1 {}";
+        let mut child = Command::new(AFTERFIT)
             .args(["average", "in", "-o", "out/a.safetensors", "--uniform", "-q"])
-            .args(["--eval", "touch started; sleep 3; echo 1 {}"])
+            .args(["--eval", evaluate])
             .current_dir(at)
             .stderr(Stdio::null())
             .stdout(Stdio::null())
@@ -109,14 +108,17 @@ fn a_signal_removes_temporary_files_and_says_so_by_its_number() {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(temporaries(&at.join("out")).len(), 1);
-        let start = Instant::now();
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         assert_eq!(child.wait().unwrap().code(), Some(code));
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(!at.join("ended").exists(), "it waited for the evaluation");
+        std::fs::write(at.join("done"), "").unwrap();
         // The finished output stays.
         assert_eq!(entries(&at.join("out")), ["a.safetensors"]);
         std::fs::remove_dir_all(at.join("out")).unwrap();
-        std::fs::remove_file(at.join("started")).unwrap();
+        while !at.join("ended").exists() && start.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        ["started", "done", "ended"].iter().for_each(|name| drop(std::fs::remove_file(at.join(name))));
     }
     // What was told to ignore a signal does; what it starts can be stopped.
     let line =
@@ -140,7 +142,7 @@ fn a_signal_ends_a_fit() {
     std::fs::write(at.join("t.csv"), format!("{header}y\n{}", (0..20_000).map(row).collect::<String>())).unwrap();
     let mut in_the_middle = 0;
     for wait in [100, 300, 1000] {
-        let mut child = Command::new(cargo_bin("afterfit"))
+        let mut child = Command::new(AFTERFIT)
             .args(["fit", "t.csv", "--target", "y", "-o", "m.safetensors", "--report", "m.html", "-q"])
             .current_dir(at)
             .stdout(Stdio::null())
@@ -168,7 +170,7 @@ fn a_signal_in_the_middle_of_writing_leaves_nothing() {
     checkpoints(at, 8, 2_000_000);
     let mut in_the_middle = 0;
     for wait in [0, 10, 40] {
-        let mut child = Command::new(cargo_bin("afterfit"))
+        let mut child = Command::new(AFTERFIT)
             .args(["average", "in", "-o", "out", "--ratio", "0.99,0.9,0.8,0.7", "--shard-size", "1MB", "-q"])
             .current_dir(at)
             .stdout(Stdio::null())
@@ -273,7 +275,7 @@ fn the_sweep_spares_a_run_in_another_namespace() {
     let at = here.path();
     checkpoints(at, 2, 50);
     // A run that lives, with a temporary folder that looks a week old.
-    let mut child = Command::new(cargo_bin("afterfit"))
+    let mut child = Command::new(AFTERFIT)
         .args(["average", "in", "-o", "a.safetensors", "--uniform", "-q"])
         .args(["--eval", "touch started; while test ! -e done; do sleep 0.02; done; echo 1 {}"])
         .current_dir(at)
@@ -311,7 +313,7 @@ fn runs_at_the_same_time_do_not_harm_each_other() {
     let at = here.path();
     checkpoints(at, 3, 300_000);
     let start = |more: &[&str]| {
-        let mut command = Command::new(cargo_bin("afterfit"));
+        let mut command = Command::new(AFTERFIT);
         command.args(["average", "in", "--uniform", "-q"]).args(more).current_dir(at);
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     };
@@ -341,7 +343,7 @@ fn runs_at_the_same_time_do_not_harm_each_other() {
 fn a_model_whose_name_was_taken_during_training_is_not_lost() {
     let here = folder(&[("f.csv", &flowers())]);
     let at = here.path();
-    let mut child = Command::new(cargo_bin("afterfit"))
+    let mut child = Command::new(AFTERFIT)
         .args(["fit", "f.csv", "--target", "kind", "-o", "m.safetensors", "--cv", "10", "--repeats", "30"])
         .current_dir(at)
         .stdout(Stdio::null())
@@ -357,7 +359,7 @@ fn a_model_whose_name_was_taken_during_training_is_not_lost() {
     assert!(said.contains("m.safetensors was not there when this run began"), "{said}");
     assert!(said.contains("hint: what was made is saved as m-2.safetensors"), "{said}");
     assert_eq!(std::fs::read_to_string(at.join("m.safetensors")).unwrap(), "precious");
-    afterfit().current_dir(at).args(["predict", "m-2.safetensors", "f.csv"]).assert().success();
+    afterfit().current_dir(at).args(["predict", "m-2.safetensors", "f.csv"]).succeeds();
 }
 
 #[test]
@@ -367,12 +369,11 @@ fn a_kill_while_a_folder_is_replaced_loses_neither_old_nor_new() {
     let at = here.path();
     checkpoints(at, 3, 300_000);
     let run = ["average", "in", "-o", "out", "--uniform", "--shard-size", "100kB", "-q", "--force"];
-    afterfit().current_dir(at).args(run).assert().success();
+    afterfit().current_dir(at).args(run).succeeds();
     let whole = entries(&at.join("out"));
     assert!(whole.len() > 3, "{whole:?}");
     for wait in [0, 1, 2, 4, 8, 12, 16, 20, 24, 32, 48] {
-        let mut child =
-            Command::new(cargo_bin("afterfit")).args(run).current_dir(at).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = Command::new(AFTERFIT).args(run).current_dir(at).stdout(Stdio::null()).spawn().unwrap();
         while temporaries(at).is_empty() && child.try_wait().unwrap().is_none() {
             std::thread::yield_now();
         }
@@ -380,7 +381,7 @@ fn a_kill_while_a_folder_is_replaced_loses_neither_old_nor_new() {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(entries(&at.join("out")), whole, "after {wait} ms");
-        afterfit().current_dir(at).args(["inspect", "out"]).assert().success();
+        afterfit().current_dir(at).args(["inspect", "out"]).succeeds();
         temporaries(at).iter().for_each(|name| std::fs::remove_dir_all(at.join(name)).unwrap());
     }
 }
@@ -391,10 +392,10 @@ fn a_folder_with_something_of_the_users_is_not_replaced() {
     let at = here.path();
     checkpoints(at, 3, 5000);
     let run = ["average", "in", "-o", "out", "--uniform", "--shard-size", "10kB", "-q", "--force"];
-    afterfit().current_dir(at).args(run).assert().success();
+    afterfit().current_dir(at).args(run).succeeds();
     // What afterfit wrote goes, however it was cut.
     let other = ["average", "in", "-o", "out", "--uniform", "--shard-size", "100kB", "-q", "--force"];
-    afterfit().current_dir(at).args(other).assert().success();
+    afterfit().current_dir(at).args(other).succeeds();
     for (name, is_folder) in [("notes.md", false), ("mine.safetensors", false), ("scores", true)] {
         let path = at.join("out").join(name);
         if is_folder {
@@ -407,7 +408,7 @@ fn a_folder_with_something_of_the_users_is_not_replaced() {
         assert!(path.exists());
         if is_folder { std::fs::remove_dir(&path).unwrap() } else { std::fs::remove_file(&path).unwrap() }
     }
-    afterfit().current_dir(at).args(run).assert().success();
+    afterfit().current_dir(at).args(run).succeeds();
 }
 
 /// A copy that was edited is no copy any more.
@@ -417,14 +418,14 @@ fn an_edited_configuration_is_not_replaced() {
     let at = here.path();
     models(at);
     let run = ["average", "models", "-o", "out", "--uniform", "-q", "--force"];
-    afterfit().current_dir(at).args(run).assert().success();
-    afterfit().current_dir(at).args(run).assert().success();
+    afterfit().current_dir(at).args(run).succeeds();
+    afterfit().current_dir(at).args(run).succeeds();
     std::fs::write(at.join("out/config.json"), "{\"mine\": 1}").unwrap();
     let error = failure(at, &run);
     assert!(error.contains("--force replaces the whole folder: config.json"), "{error}");
     assert_eq!(std::fs::read_to_string(at.join("out/config.json")).unwrap(), "{\"mine\": 1}");
     std::fs::write(at.join("out/config.json"), "{}").unwrap();
-    afterfit().current_dir(at).args(run).assert().success();
+    afterfit().current_dir(at).args(run).succeeds();
 }
 
 /// What lies beside weights and is no plain file, or a folder of something else, is not followed, and is named.
@@ -561,7 +562,7 @@ fn tables_that_change_during_a_run_are_refused() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("t.csv changed while it was read"), "{said}");
     assert!(!at.join("m.model").exists());
-    afterfit().current_dir(at).args(["fit", "t.csv", "--target", "y", "-o", "m.model", "-q"]).assert().success();
+    afterfit().current_dir(at).args(["fit", "t.csv", "--target", "y", "-o", "m.model", "-q"]).succeeds();
     let output = shell(at, &line("afterfit predict m.model t.csv -o p.csv"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("t.csv changed while it was read"), "{said}");
@@ -653,7 +654,7 @@ fn predictions_start_no_formula() {
     let table = names.iter().fold(flowers(), |text, (from, to)| text.replace(from, to)).replace("kind", "@kind");
     let here = folder(&[("f.csv", &table)]);
     let at = here.path();
-    afterfit().current_dir(at).args(["fit", "f.csv", "--target", "@kind", "-o", "m.safetensors"]).assert().success();
+    afterfit().current_dir(at).args(["fit", "f.csv", "--target", "@kind", "-o", "m.safetensors"]).succeeds();
     let output = afterfit().current_dir(at).args(["predict", "m.safetensors", "f.csv"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();

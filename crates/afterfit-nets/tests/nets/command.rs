@@ -1,16 +1,21 @@
 //! The command from end to end, and what it says to wrong input.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use assert_cmd::Command as Assert;
+use std::process::{Command, Output};
 
 use crate::small_cifar;
 
-fn nets(arguments: &[&str]) -> Assert {
-    let mut command = Assert::cargo_bin("afterfit-nets").expect("the command");
-    command.args(arguments);
-    command
+const NETS: &str = env!("CARGO_BIN_EXE_afterfit-nets");
+
+fn nets(arguments: &[&str]) -> Output {
+    Command::new(NETS).args(arguments).output().expect("the command")
+}
+
+/// What a command gives that must end well.
+fn done(arguments: &[&str]) -> Output {
+    let output = nets(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 fn text(path: &Path) -> &str {
@@ -18,14 +23,14 @@ fn text(path: &Path) -> &str {
 }
 
 fn stdout(arguments: &[&str]) -> String {
-    let output = nets(arguments).assert().success().get_output().stdout.clone();
-    String::from_utf8(output).expect("text")
+    String::from_utf8(done(arguments).stdout).expect("text")
 }
 
 /// Standard error of a command that must fail.
 fn failure(arguments: &[&str]) -> String {
-    let output = nets(arguments).assert().failure().get_output().stderr.clone();
-    String::from_utf8(output).expect("text")
+    let output = nets(arguments);
+    assert!(!output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).expect("text")
 }
 
 const TINY: [&str; 11] =
@@ -33,7 +38,7 @@ const TINY: [&str; 11] =
 
 /// The `afterfit` command beside this one; cargo makes it where it is missing.
 fn afterfit() -> PathBuf {
-    let place = assert_cmd::cargo::cargo_bin("afterfit-nets").with_file_name("afterfit");
+    let place = Path::new(NETS).with_file_name("afterfit");
     if !place.exists() {
         let made = Command::new(env!("CARGO")).args(["build", "-p", "afterfit-cli"]).status();
         assert!(made.is_ok_and(|status| status.success()), "cargo build -p afterfit-cli");
@@ -94,7 +99,7 @@ fn train_average_refresh_evaluate() {
     let noted = |folder: &Path| {
         let evaluate =
             ["evaluate", text(&average), "--run", text(&run), "--device", "cpu", "--data-folder", text(folder)];
-        let output = nets(&evaluate).assert().success().get_output().stderr.clone();
+        let output = done(&evaluate).stderr;
         String::from_utf8(output).expect("text").contains("not the images")
     };
     small_cifar(&at("others"), 350);

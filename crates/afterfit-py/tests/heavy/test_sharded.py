@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -201,9 +202,27 @@ def trainer_resumed(rank: int, world: int, folder: str) -> None:
     end()
 
 
+# What takes seconds to import is imported once, by the process that these are forked from.
+multiprocessing.set_forkserver_preload(
+    [
+        "torch.distributed.fsdp",
+        "torch.distributed.checkpoint.state_dict",
+        "lightning.pytorch",
+        "afterfit.torch",
+        "afterfit.transformers",
+    ]
+)
+
+
 def spawn(run, world: int, folder: Path, trial: int) -> None:
-    os.environ["TRIAL"] = str(trial)
-    mp.spawn(run, (world, str(folder)), nprocs=world)
+    variables = {**os.environ, "TRIAL": str(trial)}
+    mp.start_processes(with_variables, (run, variables, world, str(folder)), nprocs=world, start_method="forkserver")
+
+
+def with_variables(rank: int, run, variables: dict[str, str], world: int, folder: str) -> None:
+    """(Those of the process that asked, which are not those of the process it is forked from.)"""
+    os.environ |= variables
+    run(rank, world, folder)
 
 
 def compare(found, expected) -> None:

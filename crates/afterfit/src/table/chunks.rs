@@ -23,8 +23,8 @@ const COLUMN: u64 = 400;
 
 /// Some whole records of a file.
 pub(super) enum Chunk {
-    /// Lines of CSV or libsvm, and the number of the first.
-    Text(Vec<u8>, u64),
+    /// Lines of CSV or libsvm, the number of the first, and what separates fields.
+    Text(Vec<u8>, u64, u8),
     /// Rows of Parquet, by columns.
     Columns(Vec<Cells>),
 }
@@ -90,8 +90,8 @@ impl Chunk {
         used: &[bool],
         mut take: impl FnMut(usize, Cell<'_>) -> Result<(), TableError>,
     ) -> Result<(), TableError> {
-        let (bytes, first) = match self {
-            Self::Text(bytes, first) => (bytes, first),
+        let (bytes, first, separator) = match self {
+            Self::Text(bytes, first, separator) => (bytes, first, *separator),
             Self::Columns(columns) => {
                 for (column, cells) in columns.iter().enumerate().filter(|(column, _)| used.get(*column) == Some(&true))
                 {
@@ -110,7 +110,7 @@ impl Chunk {
                 return Ok(());
             }
         };
-        let mut reader = csv_records(bytes);
+        let mut reader = csv_records(bytes, separator);
         let mut record = csv::ByteRecord::new();
         while reader.read_byte_record(&mut record).map_err(|error| malformed(path, error.to_string()))? {
             let line = || first + record.position().map_or(0, |position| position.line() - 1);
@@ -226,22 +226,16 @@ impl Chunks {
     }
 
     fn read_header(&mut self, budget: &Budget) -> Result<(), TableError> {
-        let Some(Chunk::Text(mut bytes, _)) = self.next()? else {
+        let Some(Chunk::Text(mut bytes, _, separator)) = self.next()? else {
             return Err(malformed(&self.path, "the file is empty"));
         };
         // Before each column gets a name of its own.
         let first = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
-        let separators = bytes[..first].iter().filter(|&&byte| byte == b',').count();
+        let separators = bytes[..first].iter().filter(|&&byte| byte == separator).count();
         budget.require(COLUMN.saturating_mul(separators as u64))?;
-        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(&bytes[..]);
+        let mut reader = csv::ReaderBuilder::new().delimiter(separator).trim(csv::Trim::All).from_reader(&bytes[..]);
         let names = reader.headers().map_err(|error| malformed(&self.path, error.to_string()))?;
         self.names = names.iter().map(str::to_owned).collect();
-        if let [only] = &self.names[..]
-            && let Some(separator) = [';', '\t'].into_iter().find(|&separator| only.contains(separator))
-        {
-            let reason = format!("the header is one field: fields must be separated by commas, not by {separator:?}");
-            return Err(malformed(&self.path, reason));
-        }
         let after = reader.position().clone();
         // What follows the header goes back in front of the rest.
         bytes.drain(..after.byte() as usize);
@@ -282,7 +276,8 @@ impl Chunks {
                 *rest = bytes.split_off(ready);
                 let first = *line;
                 *line += bytes.iter().filter(|&&byte| byte == b'\n').count() as u64;
-                Ok((!bytes.is_empty()).then_some(Chunk::Text(bytes, first)))
+                let separator = quotes.as_ref().map_or(b',', Scan::separator);
+                Ok((!bytes.is_empty()).then_some(Chunk::Text(bytes, first, separator)))
             }
         }
     }
@@ -321,6 +316,11 @@ impl Chunks {
 }
 
 /// A reader of records without a header, of any length.
-fn csv_records(bytes: &[u8]) -> csv::Reader<&[u8]> {
-    csv::ReaderBuilder::new().has_headers(false).flexible(true).buffer_capacity(1 << 16).from_reader(bytes)
+fn csv_records(bytes: &[u8], separator: u8) -> csv::Reader<&[u8]> {
+    csv::ReaderBuilder::new()
+        .delimiter(separator)
+        .has_headers(false)
+        .flexible(true)
+        .buffer_capacity(1 << 16)
+        .from_reader(bytes)
 }

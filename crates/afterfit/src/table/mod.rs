@@ -32,6 +32,7 @@ pub use frame::{Column, Frame, Values};
 pub use pipeline::{Alike, Columns, Table, TableOptions, means_without, refill};
 pub use recipe::{ColumnRecipe, Missing, Recipe, Unseen};
 pub use stream::{Block, Stream};
+pub use suspect::Scales;
 
 use crate::files::FileError;
 use crate::files::source::open_plain;
@@ -255,7 +256,7 @@ fn show(text: &str) -> String {
 /// A file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Comma-separated values with a header line.
+    /// Values separated by commas, semicolons or tabs, as the header line has them.
     Csv,
     /// Apache Parquet.
     Parquet,
@@ -278,7 +279,7 @@ impl Format {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
         let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));
-        if ends(&[".csv"]) {
+        if ends(&[".csv", ".tsv"]) {
             Ok(Self::Csv)
         } else if ends(&[".parquet", ".pq"]) {
             Ok(Self::Parquet)

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::budget::Budget;
 use super::{
-    Column, Format, Frame, Matrix, Missing, Recipe, Source, TableError, Target, Unseen, Values, arrays, read_within,
-    show, suspect,
+    Column, Format, Frame, Matrix, Missing, Recipe, Scales, Source, TableError, Target, Unseen, Values, arrays,
+    read_within, show, suspect,
 };
 use crate::objective::{Element, Features};
 
@@ -80,6 +80,10 @@ pub struct Table {
     pub groups: Option<Vec<u32>>,
     /// Row and feature, rising, of every number that was missing and is a mean of all rows now: see [`refill`].
     pub filled: Vec<(usize, usize)>,
+    /// The columns with missing values in place of which something else was put, and how many each has.
+    pub gaps: Vec<(String, usize)>,
+    /// The columns whose scales are farthest apart, where that is far.
+    pub scales: Option<Scales>,
     /// What should be said of columns that may not be what they look like.
     pub notes: Vec<String>,
 }
@@ -113,6 +117,8 @@ impl Table {
             weights_column: None,
             groups: None,
             filled: Vec::new(),
+            gaps: Vec::new(),
+            scales: None,
             notes: Vec::new(),
         }
     }
@@ -182,6 +188,8 @@ impl Table {
             weights_column: options.weights.clone(),
             groups: groups.map(|column| groups_of(column, &rows)).transpose()?,
             filled: recipe.filled(frame, &rows),
+            gaps: recipe.gaps(frame, &rows),
+            scales: recipe.scales(frame, &rows),
             columns: Columns { target: Some(name), recipe: Some(recipe) },
             notes,
             ..Self::of(Matrix::Double(Features::Dense(dense)), target)

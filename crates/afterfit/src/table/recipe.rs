@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{Column, Frame, Values};
-use super::{TableError, Target, date, show, suspect};
+use super::suspect::{self, Scales};
+use super::{TableError, Target, date, show};
 use crate::objective::Dense;
 
 /// What to do about missing values.
@@ -314,6 +315,36 @@ impl Recipe {
             at += recipe.width();
         }
         Ok((Dense::new(rows.len(), width, values)?, all_unseen))
+    }
+
+    /// The columns with missing values in the given rows, where [`apply`](Self::apply) puts something in their place, and how many
+    /// each has.
+    #[must_use]
+    pub fn gaps(&self, frame: &Frame, rows: &[usize]) -> Vec<(String, usize)> {
+        if self.missing != Missing::Mean {
+            return Vec::new();
+        }
+        let places = frame.places();
+        let gaps = |recipe: &ColumnRecipe| {
+            let values = &recipe.of(frame, &places).ok()?.values;
+            let count = rows.iter().filter(|row| values.is_missing(**row)).count();
+            (count > 0).then(|| (recipe.name().to_owned(), count))
+        };
+        self.columns.iter().filter_map(gaps).collect()
+    }
+
+    /// The scales of the columns of numbers in the given rows, where they are far apart.
+    pub(super) fn scales(&self, frame: &Frame, rows: &[usize]) -> Option<Scales> {
+        let places = frame.places();
+        Scales::of(self.columns.iter().filter_map(|recipe| {
+            let (ColumnRecipe::Number { name, mean }, Ok(column)) = (recipe, recipe.of(frame, &places)) else {
+                return None;
+            };
+            let Values::Numeric(numbers) = &column.values else { return None };
+            let given = || rows.iter().map(|&row| numbers[row]).filter(|value| !value.is_nan());
+            let squares: f64 = given().map(|value| (value - mean).powi(2)).sum();
+            Some((name.as_str(), *mean, (squares / given().count() as f64).sqrt()))
+        }))
     }
 
     /// The places in the features of the given rows that [`apply`](Self::apply) filled in with a mean: row and feature, rising.

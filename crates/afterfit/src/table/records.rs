@@ -16,9 +16,28 @@ enum State {
     Closing,
 }
 
+/// What separates the fields of a table whose header this begins with: a comma, or, in a header without one, a semicolon or a
+/// tab. What is within quotes does not count.
+fn separator(header: &[u8]) -> u8 {
+    let (mut quoted, mut other) = (false, None);
+    for &byte in header {
+        match byte {
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'\n' => break,
+            b',' => return b',',
+            b';' | b'\t' => _ = other.get_or_insert(byte),
+            _ => {}
+        }
+    }
+    other.unwrap_or(b',')
+}
+
 /// The state of a scan between two pieces of a file.
 #[derive(Debug)]
 pub(super) struct Scan {
+    /// What separates fields; not known before the header.
+    separator: Option<u8>,
     state: State,
     /// The line being read, from 1.
     line: u64,
@@ -34,7 +53,21 @@ pub(super) struct Scan {
 
 impl Scan {
     pub(super) fn new() -> Self {
-        Self { state: State::Start, line: 1, opened: 1, separators: 0, alike: 0, expected: None, first: 0 }
+        Self {
+            separator: None,
+            state: State::Start,
+            line: 1,
+            opened: 1,
+            separators: 0,
+            alike: 0,
+            expected: None,
+            first: 0,
+        }
+    }
+
+    /// What separates fields.
+    pub(super) fn separator(&self) -> u8 {
+        self.separator.unwrap_or(b',')
     }
 
     /// Whether the file may end here.
@@ -45,8 +78,9 @@ impl Scan {
         }
     }
 
-    /// Reads on; where the last whole record of `bytes` ends, if one does.
+    /// Reads on; where the last whole record of `bytes` ends, if one does. The first bytes have the header in them.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Option<usize>, String> {
+        let separator = *self.separator.get_or_insert_with(|| separator(bytes));
         let mut last = None;
         for (at, &byte) in bytes.iter().enumerate() {
             self.state = match (self.state, byte) {
@@ -56,11 +90,11 @@ impl Scan {
                     State::Quoted
                 }
                 (State::Quoted, _) => {
-                    self.separators += u64::from(byte == b',');
+                    self.separators += u64::from(byte == separator);
                     State::Quoted
                 }
                 (State::Closing, b'"') => State::Quoted,
-                (_, b',') => {
+                (_, byte) if byte == separator => {
                     self.first += 1;
                     State::Start
                 }
@@ -74,8 +108,8 @@ impl Scan {
                 (_, b'\r') => State::Start,
                 (State::Closing, b' ' | b'\t') => State::Closing,
                 (State::Closing, _) => {
-                    let end =
-                        bytes[at..].iter().position(|byte| b",\n".contains(byte)).map_or(bytes.len(), |end| at + end);
+                    let ends = |byte: &u8| [separator, b'\n'].contains(byte);
+                    let end = bytes[at..].iter().position(ends).map_or(bytes.len(), |end| at + end);
                     return Err(format!(
                         "line {}: a quoted field (from line {}) continues behind its closing quote, with {}: quotes within a field are doubled (\"\")",
                         self.line,
@@ -149,6 +183,23 @@ mod tests {
         assert_eq!(scan("ab", 1), Ok(None));
         // Long texts with commas are texts.
         assert!(scan(&format!("1,2,\"{}\"\n", "Dear sir, or madam,\nwell.\n".repeat(100)), 3).is_ok());
+    }
+
+    #[test]
+    fn the_header_says_what_separates_fields() {
+        for (header, found) in [
+            ("a,b", b','),
+            ("a;b\n1,5;2\n", b';'),
+            ("a\tb", b'\t'),
+            ("a;b,c", b','),
+            ("\"a,b\";c", b';'),
+            ("\"a;b\"\n1;2", b','),
+            ("\"a\nb\";c\n1,5;2", b';'),
+            ("a", b','),
+            ("", b','),
+        ] {
+            assert_eq!(separator(header.as_bytes()), found, "{header:?}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use super::budget::Budget;
 use super::chunks::{As, Cell, Chunk, Chunks};
 use super::recipe::{MOST_CATEGORIES, are_truths, categories, refuse_other_dates, truth};
 use super::{
-    Column, ColumnRecipe, Columns, Format, Frame, Missing, Recipe, TableError, TableOptions, Target, Unseen, Values,
-    libsvm, malformed,
+    Column, ColumnRecipe, Columns, Format, Frame, Missing, Recipe, Scales, TableError, TableOptions, Target, Unseen,
+    Values, libsvm, malformed,
 };
 use super::{date, suspect};
 use crate::files::Stamp;
@@ -23,6 +23,10 @@ pub struct Stream {
     stamp: Stamp,
     /// What should be said of columns that may not be what they look like.
     pub notes: Vec<String>,
+    /// The columns with missing values that are filled in, by name, and how many each has.
+    pub missing: Vec<(String, usize)>,
+    /// The columns whose scales are farthest apart, where that is far.
+    pub scales: Option<Scales>,
     /// How columns become features and a target.
     pub columns: Columns,
     /// Rows of the file, those with missing values included.
@@ -61,6 +65,8 @@ struct Seen {
     rows: usize,
     numbers: usize,
     sum: f64,
+    /// The sum of their squared distances from their mean.
+    squares: f64,
     missing: usize,
     first_missing: Option<usize>,
     infinite: Option<(usize, f64)>,
@@ -93,8 +99,7 @@ impl Seen {
                 if value.is_infinite() && self.infinite.is_none() {
                     self.infinite = Some((self.rows, value));
                 }
-                self.numbers += 1;
-                self.sum += value;
+                self.add(1, value, 0.0);
             }
             None => {
                 let text = cell.text().unwrap_or_default();
@@ -120,6 +125,17 @@ impl Seen {
         self.rows += 1;
     }
 
+    /// Numbers by how many, their sum, and that of their squared distances from their mean.
+    fn add(&mut self, numbers: usize, sum: f64, squares: f64) {
+        let (before, more) = (self.numbers as f64, numbers as f64);
+        if before > 0.0 && more > 0.0 {
+            self.squares += (sum / more - self.sum / before).powi(2) * before * more / (before + more);
+        }
+        self.numbers += numbers;
+        self.sum += sum;
+        self.squares += squares;
+    }
+
     fn take_missing(&mut self) {
         self.missing += 1;
         self.first_missing.get_or_insert(self.rows);
@@ -137,8 +153,7 @@ impl Seen {
             rows => self.uneven |= next.uneven || (next.rows > 0 && next.first != self.first + rows as f64),
         }
         self.rows += next.rows;
-        self.numbers += next.numbers;
-        self.sum += next.sum;
+        self.add(next.numbers, next.sum, next.squares);
         self.missing += next.missing;
         self.texts += next.texts;
         self.odd += next.odd;
@@ -241,6 +256,8 @@ impl Stream {
             budget: options.max_memory,
             stamp,
             notes: Vec::new(),
+            missing: Vec::new(),
+            scales: None,
             columns: Columns::default(),
             rows,
             width,
@@ -293,6 +310,7 @@ impl Stream {
         let missing = options.missing.unwrap_or(Missing::Error);
         let (mut recipes, mut levels, mut target_mean, mut rows) = (Vec::new(), None, 0.0, 0);
         let (mut gaps, mut width, mut notes) = (Vec::new(), 0, Vec::new());
+        let (mut filled, mut spreads) = (Vec::new(), Vec::new());
         for (seen, (name, _)) in seen.into_iter().zip(names.iter().zip(&used)).filter(|(_, (_, used))| **used) {
             rows = seen.rows;
             if rows == 0 {
@@ -305,7 +323,14 @@ impl Stream {
                 }
                 let has_gaps = seen.texts == 0 && seen.missing > 0 && missing == Missing::Mean;
                 gaps.extend(has_gaps.then_some(width));
+                if seen.missing > 0 && missing == Missing::Mean {
+                    filled.push((name.clone(), seen.missing));
+                }
+                let spread = (seen.squares / seen.numbers as f64).sqrt();
                 let recipe = seen.recipe(name, missing)?;
+                if let ColumnRecipe::Number { mean, .. } = &recipe {
+                    spreads.push((name.as_str(), *mean, spread));
+                }
                 width += means_of(&recipe).len();
                 recipes.push(recipe);
                 continue;
@@ -337,6 +362,8 @@ impl Stream {
             budget: options.max_memory,
             stamp,
             notes,
+            missing: filled,
+            scales: Scales::of(spreads.into_iter()),
             rows,
             width,
             means,
@@ -525,7 +552,7 @@ fn means_of(column: &ColumnRecipe) -> Vec<f64> {
 
 fn parse_libsvm(path: &Path, chunk: Chunk) -> Result<libsvm::Parsed, TableError> {
     match chunk {
-        Chunk::Text(bytes, line) => libsvm::parse(path, &bytes[..], line, None),
+        Chunk::Text(bytes, line, _) => libsvm::parse(path, &bytes[..], line, None),
         Chunk::Columns(_) => Ok(libsvm::Parsed::default()),
     }
 }

@@ -1,4 +1,5 @@
-//! Columns that are not what they look like: numbers written for people, an index written by accident, identifiers.
+//! Columns that are not what they look like: numbers written for people, an index written by accident, identifiers; and columns
+//! that hardly go together.
 
 use super::{Column, TableError, Values, date, show};
 
@@ -72,6 +73,39 @@ pub(super) fn is_index(column: &Column) -> bool {
     named_like_an_index(&column.name) && numbers.iter().enumerate().all(|(row, &value)| value == row as f64)
 }
 
+/// Columns of numbers whose scales are so many times apart are treated very differently by one strength.
+const FAR_APART: f64 = 100.0;
+
+/// The columns of numbers that spread most and least, of a table where these are far apart: their names and standard deviations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scales {
+    /// The column that spreads most.
+    pub widest: (String, f64),
+    /// The one that spreads least, of those that hold more than one value.
+    pub narrowest: (String, f64),
+}
+
+impl Scales {
+    /// Of columns by their name, mean and standard deviation; `None` where they are about alike.
+    pub(super) fn of<'a>(columns: impl Iterator<Item = (&'a str, f64, f64)>) -> Option<Self> {
+        // (What sums of equal numbers are off by is no spread.)
+        let spread = |(_, mean, spread): &(&str, f64, f64)| spread.is_finite() && *spread > 1e-10 * mean.abs();
+        let mut ends = None;
+        for (name, _, spread) in columns.filter(spread) {
+            let (widest, narrowest) = ends.get_or_insert(((name, spread), (name, spread)));
+            if spread > widest.1 {
+                *widest = (name, spread);
+            }
+            if spread < narrowest.1 {
+                *narrowest = (name, spread);
+            }
+        }
+        let owned = |(name, spread): (&str, f64)| (name.to_owned(), spread);
+        let (widest, narrowest) = ends.filter(|(widest, narrowest)| widest.1 > FAR_APART * narrowest.1)?;
+        Some(Self { widest: owned(widest), narrowest: owned(narrowest) })
+    }
+}
+
 /// A date is neither a class nor a number.
 pub(super) fn refuse_dates(name: &str, levels: &[impl AsRef<str>]) -> Result<(), TableError> {
     let is_date = |text: &str| date::days(text).is_some() || date::looks_like_one(text);
@@ -91,6 +125,16 @@ pub(super) fn refuse_dates(name: &str, levels: &[impl AsRef<str>]) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scales_that_are_far_apart_are_named() {
+        let of = |columns: &[(&'static str, f64, f64)]| Scales::of(columns.iter().copied());
+        let found = of(&[("a", 0.0, 3.0), ("b", 1e4, 2e3), ("c", 7.0, 0.0), ("d", 1.0, 0.5)]);
+        assert_eq!(found, Some(Scales { widest: ("b".into(), 2e3), narrowest: ("d".into(), 0.5) }));
+        // Rounding is no scale, nor is a column of one value.
+        assert_eq!(of(&[("a", 0.0, 3.0), ("b", 0.1, 1e-17), ("c", 5.0, 0.0), ("d", 0.0, f64::NAN)]), None);
+        assert_eq!(of(&[]), None);
+    }
 
     #[test]
     fn numbers_for_people_are_known() {

@@ -113,6 +113,26 @@ fn compare(streamed: &Learned, expected: &Learned, what: &str) {
 }
 
 #[test]
+fn what_was_missing_and_how_far_scales_are_apart_is_known_either_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.csv");
+    // More than one chunk, far from zero.
+    let rows: String =
+        (0..60_000).map(|i| format!("{},{},{},x,{i}\n", 1e6 + f64::from(i % 3), i * 997 % 60_000, 5)).collect();
+    std::fs::write(&path, format!("a;b\nc,many,same,text,y\n,,,,1\n{rows}").replacen("a;b\nc", "\"a;b\nc\"", 1))
+        .unwrap();
+    let options = TableOptions { target: Some("y".into()), missing: Some(Missing::Mean), ..TableOptions::default() };
+    let (table, stream) = (Table::read(&path, &options).unwrap(), Stream::survey(&path, &options).unwrap());
+    let name = |name: &str| (name.to_owned(), 1);
+    assert_eq!(table.gaps, [name("a;b\nc"), name("many"), name("same"), name("text")]);
+    assert_eq!(stream.missing, table.gaps);
+    let (one, two) = (table.scales.unwrap(), stream.scales.unwrap());
+    for ((name, spread), (other, also)) in [(one.widest, two.widest), (one.narrowest, two.narrowest)] {
+        assert!(name == other && (spread / also - 1.0).abs() < 1e-6, "{name}: {spread}, {other}: {also}");
+    }
+}
+
+#[test]
 fn streamed_models_equal_those_in_memory_on_the_same_rows() {
     let folder = tempfile::tempdir().unwrap();
     let rows = rows(12_000);
