@@ -463,6 +463,9 @@ fn require_steps(timeline: &Timeline) -> Result<()> {
             "only epochs are known (batch norm has seen {batches} batches in each: --steps-per-epoch {batches} if every step takes one)"
         ),
         (StepsFrom::EpochsOnly, _) => "only epochs are known".into(),
+        (StepsFrom::EpochsFromEither, _) if timeline.numbers.first() == Some(&0) => {
+            "epoch 0 may be the end of the first epoch or the model before it (--epochs-from 0 or --epochs-from 1 says which)".into()
+        }
         (StepsFrom::EpochsFromEither, _) => {
             "the epochs in the names may count from 0 or from 1 (--epochs-from 0 or --epochs-from 1 says which)".into()
         }
