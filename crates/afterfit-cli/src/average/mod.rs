@@ -367,21 +367,28 @@ fn advise(error: CheckpointError) -> anyhow::Error {
         E::Unfrozen { after, .. } => format!("--from {after} averages what came after (its first checkpoint is then the center), --groups one weights them like the rest all the same"),
         E::GroupOrder => "--groups each takes the groups in the order of the model's tensors, --groups one the masses of the group that moves first for all; param_names in the optimizer state settle it".to_owned(),
         E::NoRates => "add --rate 0.1, or --rate 0.1,150:0.01, or --rates lr.csv; --ratio needs none".to_owned(),
+        E::UnknownTicks { stairs: Some(stairs), every, .. } => {
+            format!("--rate {} if it was every {}, at the end of each epoch, say; --rates FILE if the rates were logged", spelled(stairs), every[1])
+        }
         E::UnplacedRates { stairs: Some(stairs), .. } => {
-            let text = |&(number, rate): &(u64, f64)| format!("{number}:{}", short(rate));
-            let [late, early] = stairs.each_ref().map(|stairs| {
-                let first = stairs.first().map_or(0.0, |(_, rate)| *rate);
-                let all: Vec<String> = std::iter::once(short(first)).chain(stairs.iter().skip(1).map(text)).collect();
-                all.join(",")
-            });
+            let [late, early] = stairs.each_ref().map(|stairs| spelled(stairs));
             format!("--rate {late} if each rate begins after the checkpoint that first has it, --rate {early} if the steps before that checkpoint had it; --rates FILE if they were logged")
         }
         E::UnknownStart { .. } => "--rates FILE if the rates were logged, or --rate 0.1 (--rate 0.1,150:0.01) says them; --ratio needs none".to_owned(),
-        E::UnplacedRates { .. } => "--rates FILE if the rates were logged; --ratio needs none".to_owned(),
+        E::UnknownTicks { .. } | E::UnplacedRates { .. } => "--rates FILE if the rates were logged; --ratio needs none".to_owned(),
         E::NotAveraged { name, .. } => format!("copy it from the last checkpoint: --copy '{}'", shown(name)),
         _ => return error.into(),
     };
     Advice::about(error, hint)
+}
+
+/// A schedule as `--rate` takes it.
+fn spelled(stairs: &[(u64, f64)]) -> String {
+    let text = |(at, &(number, rate)): (usize, &(u64, f64))| match at {
+        0 => short(rate),
+        _ => format!("{number}:{}", short(rate)),
+    };
+    stairs.iter().enumerate().map(text).collect::<Vec<String>>().join(",")
 }
 
 /// What made the path, from the command line and the checkpoints.
