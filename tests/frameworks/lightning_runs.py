@@ -134,7 +134,7 @@ def names_of_epoch_and_metric(t: Trial) -> None:
 
     with recording() as record:
         fit(t, record, Lit(made), filename="net-{epoch:02d}-{val_loss:.2f}")
-    check(t, record)
+    check(t, record, otherwise=("--rates", t.rates(record)))
 
 
 @case("lightning")
@@ -200,6 +200,62 @@ def plateau_of_the_validation_loss(t: Trial) -> None:
     with recording() as record:
         fit(t, record, Lit(made))
     check(t, record, otherwise=("--rates", t.rates(record)))
+
+
+def stepped(**config: object) -> Callable[[Lit], dict]:
+    """A scheduler with Lightning's settings of when."""
+
+    def made(module: Lit) -> dict:
+        optimizer = AdamW(module.parameters(), lr=2e-3)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers.ExponentialLR(optimizer, 0.9)} | config}
+
+    return made
+
+
+@case("lightning")
+def a_scheduler_every_three_steps(t: Trial) -> None:
+    """Lightning counts a `frequency` anew in every epoch: the last two of its 20 steps are none."""
+    with recording() as record:
+        fit(t, record, Lit(stepped(interval="step", frequency=3)))
+    check(t, record)
+
+
+@case("lightning")
+def a_scheduler_every_fifteen_steps(t: Trial) -> None:
+    """Of epochs of 20: once in each, and files at the ends of epochs leave open where."""
+    with recording() as record:
+        fit(t, record, Lit(stepped(interval="step", frequency=15)))
+    check(t, record, otherwise=("--rates", t.rates(record)))
+
+
+@case("lightning")
+def a_scheduler_every_fifteen_steps_in_files_between_epochs(t: Trial) -> None:
+    with recording() as record:
+        fit(t, record, Lit(stepped(interval="step", frequency=15)), every_n_train_steps=7)
+    check(t, record)
+
+
+@case("lightning")
+def a_scheduler_of_epochs(t: Trial) -> None:
+    """Lightning's default: the same files as with one that is stepped every 15 of 20 steps. The refusal prints the flag that says it."""
+    with recording() as record:
+        fit(t, record, Lit(stepped()))
+    said = t.refused("run", "every 11 to every 20 steps", "--rates", flags=("--l2", ",".join(map(str, record.strengths()))))
+    check(t, record, otherwise=("--rate", said.split("--rate ")[1].split()[0]))
+
+
+@case("lightning")
+def a_scheduler_of_every_other_epoch(t: Trial) -> None:
+    with recording() as record:
+        fit(t, record, Lit(stepped(interval="epoch", frequency=2)))
+    check(t, record)
+
+
+@case("lightning")
+def a_scheduler_of_steps_of_two_batches(t: Trial) -> None:
+    with recording() as record:
+        fit(t, record, Lit(stepped(interval="step", frequency=6)), trainer={"accumulate_grad_batches": 2})
+    check(t, record)
 
 
 class Pair(Lit):

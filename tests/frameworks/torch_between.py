@@ -293,6 +293,27 @@ def a_scheduler_of_epochs_stepped_once_before_the_loop(t: Trial) -> None:
     assert t.did == ["weights right"], t.did
 
 
+def every(per: int) -> None:
+    """Registers a scheduler that is stepped every so many steps, in files at every 20: how often it was says how many."""
+
+    def run(t: Trial) -> None:
+        check(t, scheduled(t, lambda o: [schedulers.CosineAnnealingLR(o, STEPS // per)], [per]), refused=False)
+        assert t.did == ["weights right"], t.did
+
+    run.__name__ = f"a_scheduler_stepped_every_{per}_steps"
+    case("torch")(run)
+
+
+for per in (3, 7, 15, 30, 45, 64):
+    every(per)
+
+
+@case("torch")
+def a_scheduler_of_epochs_in_files_between_them(t: Trial) -> None:
+    """Every 20 steps, or every 19: in files at every 30 the counts fit both, and the middle is close to either."""
+    check(t, scheduled(t, lambda o: [schedulers.ExponentialLR(o, 0.8)], [PER_EPOCH], every=30), refused=False)
+
+
 def resumed(t: Trial, make: Callable[[Net], Optimizer], at: int, again: int | None = None) -> Record:
     """A loop that resumes with a new optimizer (an empty state) after some steps, between two files or right behind one; steps go on."""
     folder, net, data = fresh(t.folder / "run"), Net(), batches()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import nn
-from torch.optim import SGD, Adam
+from torch.optim import SGD, Adam, Optimizer, lr_scheduler
 
 from .nets import EPOCHS, PER_EPOCH, Net, batches, epochs, fresh, learn
 from .record import Record, recording
@@ -280,3 +281,76 @@ def a_start_with_another_head(t: Trial) -> None:
     t.refused("run", "head.weight", "--start", "save it before training", flags=("--l2", "1", "--start", "start.pt"))
     torch.save(state | {"head.weight": torch.zeros(5, 8), "head.bias": torch.zeros(5)}, t.folder / "start.pt")
     t.refused("run", "head.weight", "[5, 8]", "1 more", "save it before training", flags=("--l2", "1", "--start", "start.pt"))
+
+
+# ------------------------------------------------------------------ w_0 as epoch 0
+
+
+def from_epoch_0(t: Trial, make: Callable[[Net], Optimizer], norm: bool = False, per: Callable[[Optimizer], object] | None = None, before: bool = True) -> Record:
+    """Epochs, and nothing that counts steps: epoch 0 is saved before the first step, or it is the first to end."""
+    folder, net, data = fresh(t.folder / "run"), Net(norm), batches()
+    with recording() as record:
+        optimizer = make(net)
+        record.note(optimizer)
+        next(iter(record.optimizers.values()))[1].clear()
+        scheduler = per(optimizer) if per else None
+
+        def save(epoch: int) -> None:
+            record.keep(net)
+            state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+            torch.save(state | ({"scheduler": scheduler.state_dict()} if scheduler else {}), folder / f"epoch_{epoch}.pt")
+
+        if before:
+            save(0)
+        for epoch in range(EPOCHS):
+            for _ in range(PER_EPOCH):
+                learn(net, optimizer, data)
+            if scheduler:
+                scheduler.step()
+            save(epoch + before)
+    return record
+
+
+PER = ("--steps-per-epoch", PER_EPOCH)
+momentum = lambda net: SGD(net.parameters(), lr=0.05, momentum=0.9)
+without = lambda net: SGD(net.parameters(), lr=0.05)
+
+
+@case("torch")
+def a_start_saved_as_epoch_0_of_momentum(t: Trial) -> None:
+    """Its buffers are empty in that file alone."""
+    t.weights("run", from_epoch_0(t, momentum), otherwise=PER)
+
+
+@case("torch")
+def a_start_saved_as_epoch_0_before_a_schedule(t: Trial) -> None:
+    t.weights("run", from_epoch_0(t, momentum, per=lambda o: lr_scheduler.CosineAnnealingLR(o, EPOCHS)), otherwise=PER)
+
+
+@case("torch")
+def a_start_saved_as_epoch_0_of_batch_norm(t: Trial) -> None:
+    """No batch seen."""
+    t.weights("run", from_epoch_0(t, without, norm=True), otherwise=PER)
+
+
+@case("torch")
+def a_start_saved_as_epoch_0_and_nothing_to_tell(t: Trial) -> None:
+    record = from_epoch_0(t, without)
+    t.refused("run", "--epochs-from 0 or --epochs-from 1", flags=("--l2", "1", *PER))
+    t.weights("run", record, otherwise=(*PER, "--epochs-from", 1))
+
+
+@case("torch")
+def an_epoch_0_that_ended_and_nothing_to_tell(t: Trial) -> None:
+    record = from_epoch_0(t, without, before=False)
+    t.refused("run", "--epochs-from 0 or --epochs-from 1", flags=("--l2", "1", *PER))
+    t.weights("run", record, otherwise=(*PER, "--epochs-from", 0))
+
+
+@case("torch")
+def an_epoch_0_that_ended(t: Trial) -> None:
+    """With buffers of momentum; with as many batches as an epoch has; with a scheduler that was stepped."""
+    t.weights("run", from_epoch_0(t, momentum, before=False), otherwise=PER)
+    for folder, settings in (("norm", {"norm": True}), ("schedule", {"per": lambda o: lr_scheduler.StepLR(o, 4, 0.3)})):
+        own = Trial(t.case, fresh(t.folder / folder), t.afterfit)
+        own.weights("run", from_epoch_0(own, without, before=False, **settings), otherwise=PER)

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use afterfit::files::atomic::{Existing, Registered, require_writable};
 use afterfit::files::text::{by_url, is_active, plain, sentence};
 use afterfit::files::{FileError, Stamp};
+use afterfit::watch::{Stopped, Watch};
 use anyhow::Context;
 use serde::Serialize;
 
@@ -343,6 +344,52 @@ pub(crate) fn progress_bar(bytes: u64, quiet: bool) -> indicatif::ProgressBar {
     }
     let style = indicatif::ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
     indicatif::ProgressBar::new(bytes).with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
+}
+
+/// Work that is nothing to see on most paths and minutes on those of millions of steps: a bar counts its parts, and a program that
+/// waits for it may stop it.
+pub(crate) struct Work<'a> {
+    bar: indicatif::ProgressBar,
+    watch: &'a Watch,
+}
+
+impl<'a> Work<'a> {
+    pub(crate) fn new(what: &'static str, watch: &'a Watch, quiet: bool) -> Self {
+        let bar = if quiet { indicatif::ProgressBar::hidden() } else { indicatif::ProgressBar::new(0) };
+        let style = indicatif::ProgressStyle::with_template("{msg} {bar:40} {percent} % {eta}");
+        let style = style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar());
+        Self { bar: bar.with_style(style).with_message(what), watch }
+    }
+
+    /// So many parts more are to be done.
+    pub(crate) fn expect(&self, parts: u64) {
+        self.bar.inc_length(parts);
+    }
+
+    /// So many are; whether to go on.
+    pub(crate) fn goes_on(&self, parts: u64) -> bool {
+        self.bar.inc(parts);
+        !self.watch.stopped()
+    }
+
+    /// An error if it was stopped.
+    pub(crate) fn require(&self) -> anyhow::Result<()> {
+        if self.watch.stopped() { Err(Stopped.into()) } else { Ok(()) }
+    }
+
+    /// Does a part of it.
+    pub(crate) fn part<T>(&self, part: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        self.require()?;
+        let done = part();
+        self.bar.inc(1);
+        done
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// A number of bytes, written and read as `5GB`.

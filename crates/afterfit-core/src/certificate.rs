@@ -111,13 +111,14 @@ pub(crate) struct Comparison<'a> {
 }
 
 /// ε of every comparison over the iterates `w_first … w_{K−1}`. Cost: one multiply-add per step, sum and comparison; more than `most`
-/// steps times sums are refused.
+/// steps times sums are refused. `go` is told of steps that are done, and its `false` ends the work: what is returned then is a part.
 pub(crate) fn misfits(
     comparisons: &mut [Comparison<'_>],
     sums: &mut [Profile<'_>],
     steps: u64,
     first: u64,
     most: u64,
+    go: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Vec<f64>, OutOfRange> {
     let most = most / sums.len().max(1) as u64;
     let ends_before = |profile: &Profile<'_>| {
@@ -147,6 +148,9 @@ pub(crate) fn misfits(
             *total += miss[from..count].iter().map(|miss| miss.abs()).sum::<f64>();
         }
         start += count as u64;
+        if !go(count as u64) {
+            break;
+        }
         // The rest of every sum is below what rounding leaves.
         if sums.iter().all(Profile::is_spent) && comparisons.iter().all(|comparison| comparison.profile.is_spent()) {
             break;
@@ -257,6 +261,17 @@ fn least_squares(a: &mut [f64], b: &mut [f64], columns: usize) -> Vec<f64> {
 /// `ε` of interpolating between the nodes at each value, for paths described by `path`, in the worst of its steps' ways. For
 /// λ this is of the regularized answer.
 pub fn certificates(nodes: &Nodes, path: &PathInfo, values: &[f64]) -> Result<Vec<f64>, OutOfRange> {
+    certificates_while(nodes, path, values, &mut |_| true)
+}
+
+/// The same of a long path, somebody waiting: `go` is told every few steps how many more are done, and ends the work by `false`. What is
+/// returned then is no bound.
+pub fn certificates_while(
+    nodes: &Nodes,
+    path: &PathInfo,
+    values: &[f64],
+    go: &mut dyn FnMut(u64) -> bool,
+) -> Result<Vec<f64>, OutOfRange> {
     path.validate()?;
     let (from, to) = nodes.range();
     for &value in values {
@@ -272,5 +287,5 @@ pub fn certificates(nodes: &Nodes, path: &PathInfo, values: &[f64]) -> Result<Ve
         Comparison { profile: at(value), scale: decay(value), coefficients: coefficients.collect() }
     };
     let mut comparisons: Vec<Comparison> = values.iter().map(compare).collect();
-    misfits(&mut comparisons, &mut sums, path.steps(), 0, u64::MAX)
+    misfits(&mut comparisons, &mut sums, path.steps(), 0, u64::MAX, go)
 }

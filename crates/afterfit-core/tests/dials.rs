@@ -3,7 +3,7 @@
 
 mod common;
 
-use afterfit_core::certificate::certificates;
+use afterfit_core::certificate::{certificates, certificates_while};
 use afterfit_core::nodes::{Family, Nodes};
 use afterfit_core::plan::plan;
 use afterfit_core::tracker::{GroupStep, Kept, Precision, Rounding};
@@ -741,4 +741,24 @@ fn groups_decide_the_status_of_a_reading() {
         let reading = tracker.read(0, &Target::L2(0.1), Answer::Regularized, Precision::F64).unwrap();
         assert_eq!(reading.status.standing, standing);
     }
+}
+
+/// Of a path of millions of steps: who waits sees how far it is, and ends it.
+#[test]
+fn certificates_tell_how_far_they_are() {
+    let nodes = Nodes::new(1e-6, 1e-3, 4).unwrap();
+    let path = PathInfo::new(Optimizer::Sgd, Rates::constant(1e-6, 100_000));
+    let mut told = 0;
+    let all = certificates_while(&nodes, &path, &[1e-5], &mut |steps| {
+        told += steps;
+        true
+    });
+    assert_eq!((told, all.unwrap()), (100_000, certificates(&nodes, &path, &[1e-5]).unwrap()));
+    let mut asked = 0;
+    certificates_while(&nodes, &path, &[1e-5], &mut |steps| {
+        asked += steps;
+        false
+    })
+    .unwrap();
+    assert!(asked > 0 && asked < 10_000, "{asked}");
 }

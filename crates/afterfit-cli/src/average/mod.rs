@@ -14,7 +14,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use afterfit::certificate::certificates;
+use afterfit::certificate::certificates_while;
 use afterfit::checkpoint::{
     Average, CheckpointError, DialSetting, Format, Layout, PathSettings, Provenance, RateSource, Record, Report,
     Series, Timeline,
@@ -41,7 +41,7 @@ use crate::evaluate::Best;
 use crate::host::Host;
 use crate::layout::{LayoutArgs, in_name, in_name_exactly};
 use crate::optimizer::OptimizerArgs;
-use crate::output::{Advice, Bytes, existing, is_empty_folder, note, progress_bar, short};
+use crate::output::{Advice, Bytes, Work, existing, is_empty_folder, note, progress_bar, short};
 use crate::strengths::choice;
 
 #[derive(clap::Args)]
@@ -221,7 +221,8 @@ pub(crate) fn run(args: &Args, host: &mut Host<'_>) -> Result<()> {
     if let Some(range) = &args.dial {
         return write_dial(args, host, &series, &path, &numbers, range, notes, start);
     }
-    let mut planned = plan(&args.strengths, &path)?;
+    let watch = host.watch();
+    let mut planned = plan(&args.strengths, &path, &Work::new("weights", &watch, args.quiet))?;
     name_outputs(args, &series, &layout, &mut planned)?;
     warn(args, &planned, &series, &numbers, path.rates_from, &mut notes);
     let open_seconds = start.elapsed().as_secs_f64();
@@ -369,21 +370,28 @@ fn advise(error: CheckpointError) -> anyhow::Error {
         E::Unfrozen { after, .. } => format!("--from {after} averages what came after (its first checkpoint is then the center), --groups one weights them like the rest all the same"),
         E::GroupOrder => "--groups each takes the groups in the order of the model's tensors, --groups one the masses of the group that moves first for all; param_names in the optimizer state settle it".to_owned(),
         E::NoRates => "add --rate 0.1, or --rate 0.1,150:0.01, or --rates lr.csv; --ratio needs none".to_owned(),
+        E::UnknownTicks { stairs: Some(stairs), every, .. } => {
+            format!("--rate {} if it was every {}, at the end of each epoch, say; --rates FILE if the rates were logged", spelled(stairs), every[1])
+        }
         E::UnplacedRates { stairs: Some(stairs), .. } => {
-            let text = |&(number, rate): &(u64, f64)| format!("{number}:{}", short(rate));
-            let [late, early] = stairs.each_ref().map(|stairs| {
-                let first = stairs.first().map_or(0.0, |(_, rate)| *rate);
-                let all: Vec<String> = std::iter::once(short(first)).chain(stairs.iter().skip(1).map(text)).collect();
-                all.join(",")
-            });
+            let [late, early] = stairs.each_ref().map(|stairs| spelled(stairs));
             format!("--rate {late} if each rate begins after the checkpoint that first has it, --rate {early} if the steps before that checkpoint had it; --rates FILE if they were logged")
         }
         E::UnknownStart { .. } => "--rates FILE if the rates were logged, or --rate 0.1 (--rate 0.1,150:0.01) says them; --ratio needs none".to_owned(),
-        E::UnplacedRates { .. } => "--rates FILE if the rates were logged; --ratio needs none".to_owned(),
+        E::UnknownTicks { .. } | E::UnplacedRates { .. } => "--rates FILE if the rates were logged; --ratio needs none".to_owned(),
         E::NotAveraged { name, .. } => format!("copy it from the last checkpoint: --copy '{}'", shown(name)),
         _ => return error.into(),
     };
     Advice::about(error, hint)
+}
+
+/// A schedule as `--rate` takes it.
+fn spelled(stairs: &[(u64, f64)]) -> String {
+    let text = |(at, &(number, rate)): (usize, &(u64, f64))| match at {
+        0 => short(rate),
+        _ => format!("{number}:{}", short(rate)),
+    };
+    stairs.iter().enumerate().map(text).collect::<Vec<String>>().join(",")
 }
 
 /// What made the path, from the command line and the checkpoints.
@@ -515,17 +523,26 @@ fn write_dial(
         let (strength, weighting, answer) = (Some(l2), Weighting::L2(l2), Answer::Regularized);
         Planned::of(Asked { kind: "l2".into(), strength, weighting, answer }, made)
     };
-    let planned: Result<Vec<Planned>> = nodes.values().iter().map(weighted).collect();
+    let watch = host.watch();
+    let work = Work::new("weights", &watch, args.quiet);
+    work.expect(nodes.len() as u64);
+    let planned: Result<Vec<Planned>> = nodes.values().iter().map(|l2| work.part(|| weighted(l2))).collect();
     let mut planned = planned?;
+    drop(work);
     planned.iter_mut().for_each(|plan| plan.path = args.output.clone());
     warn(args, &planned, series, numbers, made.rates_from, &mut notes);
     let grid: Vec<f64> = (0..=60).map(|i| (from * (to / from).powf(f64::from(i) / 60.0)).clamp(from, to)).collect();
     let sequences = if made.groups.masses == GroupMasses::One { 1 } else { made.groups.len() };
     let mut certificate = 0.0_f64;
+    let work = Work::new("certificate", &watch, args.quiet);
     for sequence in 0..sequences {
-        let found = certificates(&nodes, made.groups.path(sequence), &grid)?;
+        let path = made.groups.path(sequence);
+        work.expect(path.steps());
+        let found = certificates_while(&nodes, path, &grid, &mut |steps| work.goes_on(steps))?;
+        work.require()?;
         certificate = found.into_iter().fold(certificate, f64::max);
     }
+    drop(work);
     let is_there = args.skip_existing && args.output.symlink_metadata().is_ok();
     if is_there {
         let found = DialFile::open(&args.output)?;

@@ -9,7 +9,7 @@ use afterfit::{Answer, Status, Weighting};
 use anyhow::{Context, Result};
 
 use crate::layout::ANSWERS;
-use crate::output::Advice;
+use crate::output::{Advice, Work};
 use crate::strengths::{Strengths, choice};
 
 /// Every way to weight checkpoints.
@@ -311,7 +311,7 @@ fn read_weights(file: &PathBuf) -> Result<Vec<f64>> {
         .collect()
 }
 
-pub(super) fn plan(args: &StrengthArgs, path: &Provenance) -> Result<Vec<Planned>> {
+pub(super) fn plan(args: &StrengthArgs, path: &Provenance, work: &Work<'_>) -> Result<Vec<Planned>> {
     if args.window.is_some() && !args.uniform && args.anneal.is_empty() && args.schedule.is_empty() {
         return Err(Advice::error(
             "--window has no effect here: no option that was given uses it",
@@ -331,5 +331,6 @@ pub(super) fn plan(args: &StrengthArgs, path: &Provenance) -> Result<Vec<Planned
             "a dial holds any number of them: --dial MIN..MAX",
         ));
     }
-    asked.into_iter().map(|asked| Planned::of(asked, path)).collect()
+    work.expect(asked.len() as u64);
+    asked.into_iter().map(|asked| work.part(|| Planned::of(asked, path))).collect()
 }

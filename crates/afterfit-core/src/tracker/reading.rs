@@ -185,7 +185,8 @@ impl Tracker {
         // (w_0 is the center, and a fit makes use of that; an interpolated λ's certificate counts it all the same.)
         let from = u64::from(!inside || guessed);
         let coefficients = comparison.coefficients.clone();
-        let certificate = misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from, MOST_SHARES)?[0];
+        let certificate =
+            misfits(std::slice::from_mut(&mut comparison), &mut sums(), steps, from, MOST_SHARES, &mut |_| true)?[0];
         let rounding = rounding.of_combination(&roundings, &coefficients, last);
         if !inside && (certificate.is_nan() || certificate + rounding > OFFERED) {
             let range = |nodes: &Nodes| format!("{} {}..{}", nodes.family(), nodes.range().0, nodes.range().1);

@@ -37,6 +37,7 @@
 //! ```
 
 mod archive;
+mod clock;
 mod dial;
 mod distribute;
 mod distributed;
@@ -278,6 +279,21 @@ pub enum CheckpointError {
         /// `(number, rate)`: the schedule if rates changed where a checkpoint first has them, and if they changed where the one before
         /// it was saved, where that is all there is to it.
         stairs: Option<[Vec<(u64, f64)>; 2]>,
+    },
+    /// A scheduler whose counts in the files leave open when it was stepped, where that matters.
+    #[error(
+        "the scheduler was stepped every {} to every {} steps, and the files do not say which: that decides {:.1} % of the weights{}",
+        every[0], every[1], 100.0 * share, l2.map_or_else(String::new, |l2| format!(" at λ = {l2:.3e}"))
+    )]
+    UnknownTicks {
+        /// The fewest and the most steps that fit.
+        every: [u64; 2],
+        /// Half the sum of the differences of the weights.
+        share: f64,
+        /// The strength asked for.
+        l2: Option<f64>,
+        /// `(number, rate)`: the schedule by the most, where it is short.
+        stairs: Option<Vec<(u64, f64)>>,
     },
     /// Rates before the first that is known, where they matter.
     #[error(

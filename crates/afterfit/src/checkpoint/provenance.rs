@@ -63,12 +63,10 @@ pub struct Provenance {
     each: u64,
 }
 
-/// Weights that depend by more than this on where a rate jumped are not given out: it may have been anywhere in between …
+/// Weights that depend by more than this on rates that no file says are not given out: on where one jumped, on when the scheduler
+/// was stepped, on how a smooth schedule began …
 const MOST_UNPLACED: f64 = 0.01;
-/// … by more than this on that and on the rates before the first that is known, neither: no run stands still for as long, or has its
-/// largest rate at once, so that what is true lies far within these ends …
-const MOST_UNKNOWN: f64 = 0.05;
-/// … and those that depend by more than this on the first are called an approximation for it.
+/// … and those that depend by more than this on the first two are called an approximation for it.
 const LEAST_UNPLACED: f64 = 0.001;
 
 /// A group's path whose rates change nobody knows where.
@@ -78,12 +76,15 @@ struct Loose {
     unplaced: Unplaced,
     /// It, and its ends, in fewer and longer steps: what could be is a matter of percents, and paths have millions of steps.
     rough: [PathInfo; 3],
-    /// The same of what could be before the first rate that is known.
+    /// The same of what could be before the first rate that is known, and of when the scheduler may have been stepped.
     rough_start: Option<[PathInfo; 2]>,
+    rough_ticks: Option<[PathInfo; 2]>,
     /// The checkpoints among those.
     kept: Vec<u64>,
 }
 
+/// Rates of a schedule that a message lists.
+const MOST_STAIRS: usize = 64;
 /// Steps of a rough path, about.
 const ROUGH_STEPS: u64 = 1 << 14;
 
@@ -102,8 +103,9 @@ impl Loose {
             ..path.clone()
         };
         let rough_start = unplaced.start.as_ref().map(|start| start.ends.each_ref().map(rough));
+        let rough_ticks = unplaced.ticks.as_ref().map(|ticks| ticks.each_ref().map(|(_, rates)| rough(rates)));
         let rough = [&path.rates, &unplaced.ends[0], &unplaced.ends[1]].map(rough);
-        Self { rough, rough_start, kept: kept.iter().map(|step| step / each).collect(), path, unplaced }
+        Self { rough, rough_start, rough_ticks, kept: kept.iter().map(|step| step / each).collect(), path, unplaced }
     }
 
     fn with(&self, ends: &[Rates; 2]) -> [PathInfo; 2] {
@@ -126,9 +128,9 @@ pub struct SeriesWeights {
     pub group_l2: Vec<f64>,
     /// λ: whether too much of its mass falls between the first two checkpoints, in any group.
     pub unresolved: bool,
-    /// The share of the weights that would lie elsewhere had rates changed at the other ends of the gaps between checkpoints, and
-    /// been 0 or the largest before the first known, the largest of all groups: half the sum of the differences. 0 where rates
-    /// are known.
+    /// The share of the weights that would lie elsewhere had rates changed at the other ends of the gaps between checkpoints, had
+    /// the scheduler been stepped otherwise, and had a smooth schedule warmed up before the first known rate or begun with the
+    /// largest, the largest of all groups: half the sum of the differences. 0 where rates are known.
     pub unplaced: f64,
     /// The same share had a run whose known rates are level, or fall in steps, warmed up before the first: nothing hints at it, and
     /// nothing speaks against it.
@@ -307,7 +309,8 @@ impl Provenance {
         if let (Weighting::L2(_) | Weighting::Schedule { .. }, Some(doubt)) = (weighting, self.doubt) {
             found.status = found.status.doubted(doubt);
         }
-        if found.unplaced > LEAST_UNPLACED && self.loose.iter().any(|loose| !loose.unplaced.jumps.is_empty()) {
+        let nowhere = |unplaced: &Unplaced| !unplaced.jumps.is_empty() || unplaced.ticks.is_some();
+        if found.unplaced > LEAST_UNPLACED && self.loose.iter().any(|loose| nowhere(&loose.unplaced)) {
             found.status = found.status.doubted(Reason::UnplacedRates);
         }
         Ok(found)
@@ -322,16 +325,17 @@ impl Provenance {
             return Ok(Weighed { given, unplaced: 0.0, assumed: 0.0 });
         };
         // (Windows of steps do not know of rough ones.)
-        let start = loose.unplaced.start.as_ref();
-        let (ends, starts, kept, taken) = match weighting {
+        let (start, ticks) = (loose.unplaced.start.as_ref(), loose.unplaced.ticks.as_ref());
+        let (ends, starts, others, kept, taken) = match weighting {
             Weighting::L2(_) => {
                 let [taken, ends @ ..] = &loose.rough;
                 let taken = weighting.weights(&loose.kept, Some(taken), answer, Stride::Linear)?.weights;
-                (ends.clone(), loose.rough_start.clone(), &loose.kept[..], taken)
+                (ends.clone(), loose.rough_start.clone(), loose.rough_ticks.clone(), &loose.kept[..], taken)
             }
             _ => {
                 let starts = start.map(|start| loose.with(&start.ends));
-                (loose.with(&loose.unplaced.ends), starts, steps, given.weights.clone())
+                let others = ticks.map(|ticks| loose.with(&ticks.each_ref().map(|(_, rates)| rates.clone())));
+                (loose.with(&loose.unplaced.ends), starts, others, steps, given.weights.clone())
             }
         };
         let share = |ends: &[PathInfo; 2]| -> Result<f64> {
@@ -344,19 +348,42 @@ impl Provenance {
         };
         let between = share(&ends)?;
         let before = starts.as_ref().map_or(Ok(0.0), share)?;
+        let when = others.as_ref().map_or(Ok(0.0), share)?;
         let level = start.is_some_and(|start| start.level);
         let (before, assumed) = if level { (0.0, before) } else { (before, 0.0) };
         // (Ends of smooth rates are far wider than the rates can be: they are told, and refuse nothing.)
         let jumped = if loose.unplaced.jumps.is_empty() { 0.0 } else { between };
-        if jumped > MOST_UNPLACED || jumped + before > MOST_UNKNOWN {
+        let share = jumped + before + when;
+        if share > MOST_UNPLACED {
             let l2 = if let Weighting::L2(l2) = weighting { Some(*l2) } else { None };
-            let share = jumped + before;
-            return Err(match start.filter(|_| before > jumped) {
-                Some(start) => CheckpointError::UnknownStart { until: start.until, share, l2 },
-                None => self.misplaced(&loose.unplaced, share, l2),
+            return Err(match (start, ticks) {
+                (Some(start), _) if before > jumped.max(when) => {
+                    CheckpointError::UnknownStart { until: start.until, share, l2 }
+                }
+                (_, Some(ticks)) if when > jumped => self.unknown_ticks(ticks, share, l2),
+                _ => self.misplaced(&loose.unplaced, share, l2),
             });
         }
-        Ok(Weighed { given, unplaced: between + before, assumed })
+        Ok(Weighed { given, unplaced: between + before + when, assumed })
+    }
+
+    /// Why weights are refused that hang on when a scheduler was stepped.
+    fn unknown_ticks(&self, ticks: &[(f64, Rates); 2], share: f64, l2: Option<f64>) -> CheckpointError {
+        let mut stairs: Vec<(u64, f64)> = Vec::new();
+        let mut at = self.steps[0] - self.kept[0];
+        for run in ticks[1].1.runs() {
+            if stairs.len() > MOST_STAIRS {
+                break;
+            }
+            if stairs.last().is_none_or(|stair| stair.1 != run.rate) {
+                stairs.push((at, run.rate));
+            }
+            at += run.steps;
+        }
+        let whole = stairs.len() <= MOST_STAIRS && stairs.iter().all(|(step, _)| step % self.each == 0);
+        let own = stairs.iter().map(|&(step, rate)| (step / self.each, rate));
+        let every = ticks.each_ref().map(|(per, _)| *per as u64);
+        CheckpointError::UnknownTicks { every, share, l2, stairs: whole.then(|| own.collect()) }
     }
 
     /// Why weights are refused that hang on where a rate jumped.
@@ -463,6 +490,9 @@ fn require_steps(timeline: &Timeline) -> Result<()> {
             "only epochs are known (batch norm has seen {batches} batches in each: --steps-per-epoch {batches} if every step takes one)"
         ),
         (StepsFrom::EpochsOnly, _) => "only epochs are known".into(),
+        (StepsFrom::EpochsFromEither, _) if timeline.numbers.first() == Some(&0) => {
+            "epoch 0 may be the end of the first epoch or the model before it (--epochs-from 0 or --epochs-from 1 says which)".into()
+        }
         (StepsFrom::EpochsFromEither, _) => {
             "the epochs in the names may count from 0 or from 1 (--epochs-from 0 or --epochs-from 1 says which)".into()
         }

@@ -5,6 +5,7 @@
 
 use afterfit_core::{RateRun, Rates};
 
+use super::clock::{Clock, Clocks};
 use super::form::Form;
 use super::scheduler::Scheduler;
 use super::training::{GroupState, Training};
@@ -45,6 +46,8 @@ pub(super) struct Unplaced {
     pub(super) stairs: Option<[Vec<(u64, f64)>; 2]>,
     /// What lies before the first rate that is known.
     pub(super) start: Option<Start>,
+    /// Where counts leave open when the scheduler was stepped: once every so many steps, and the rates if so.
+    pub(super) ticks: Option<[(f64, Rates); 2]>,
 }
 
 /// Steps before the first rate that is known.
@@ -52,7 +55,8 @@ pub(super) struct Unplaced {
 pub(super) struct Start {
     /// The step of that.
     pub(super) until: u64,
-    /// The rates had they been 0 before it, and had they been the largest known.
+    /// The rates had they warmed up from 0 until then, and had they been the largest known. (What begins otherwise, or ends its warm-up
+    /// earlier, lies between.)
     pub(super) ends: [Rates; 2],
     /// Whether nothing in the files hints at it: no scheduler, and rates that are all the same, or change in jumps alone.
     pub(super) level: bool,
@@ -137,24 +141,44 @@ impl Known<'_> {
         let unplaced = found.unplaced.map(|own| Unplaced {
             ends: own.ends.each_ref().map(spread),
             start: own.start.map(of_start),
+            ticks: own.ticks.map(|ticks| ticks.map(|(per, rates)| (per, spread(&rates)))),
             ..own
         });
         Some(Found { rates: spread(&found.rates), from: found.from.max(RatesFrom::Interpolated), unplaced })
     }
 
+    /// The rates by the clock that is taken, and by those that fit as well.
     fn own_rates(&self) -> Option<Found> {
+        let clocks = self.clocks();
+        let mut found = self.rates_by(clocks.map(|clocks| clocks.taken))?;
+        if let Some(open) = clocks.and_then(|clocks| clocks.open) {
+            let others = open.map(|clock| Some((clock.per, self.rates_by(Some(clock))?.rates)));
+            if let [Some(fast), Some(slow)] = others
+                && fast.1 != slow.1
+            {
+                let known = found.unplaced.take().unwrap_or_else(|| Unplaced::nothing(&found.rates));
+                found.unplaced = Some(Unplaced { ticks: Some([fast, slow]), ..known });
+            }
+        }
+        Some(found)
+    }
+
+    fn rates_by(&self, clock: Option<Clock>) -> Option<Found> {
         let certain = |rates: Rates, from: RatesFrom| Some(Found { rates, from, unplaced: None });
-        if let Some(rates) =
-            self.scheduled(|scheduler, group, ticks, setting| scheduler.rate(group, ticks, setting), Self::points)
-        {
+        let rate = |scheduler: &Scheduler, group: usize, ticks: f64, setting: &dyn Fn(&str) -> Option<f64>| {
+            scheduler.rate(group, ticks, setting)
+        };
+        if let Some(rates) = self.scheduled(clock, rate, Self::points) {
             return certain(rates, RatesFrom::Scheduler);
         }
         if let Some(rates) = self.resumed() {
             return certain(rates, RatesFrom::Scheduler);
         }
         let points = self.points();
-        let (at_ticks, per) = self.at_ticks(points.clone());
-        let fitted = self.fitted(&at_ticks, per);
+        // (Several steps of the scheduler for each of the optimizer's are as good as one.)
+        let clock = clock.filter(|clock| clock.per > 1.0).unwrap_or(Clock::EVERY_STEP);
+        let at_ticks = self.at_ticks(points.clone(), clock);
+        let fitted = self.fitted(&at_ticks, clock);
         if let Some(certain) = fitted.as_ref().filter(|found| found.unplaced.is_none()) {
             return Some(certain.clone());
         }
@@ -182,14 +206,14 @@ impl Known<'_> {
         // (Where every step was kept, nothing lies between.)
         let straight = taken.windows(2).any(|pair| pair[0].1 != pair[1].1 && pair[1].0 - pair[0].0 > 1.0);
         let from = if straight { RatesFrom::Interpolated } else { RatesFrom::Checkpoints };
-        let along = |points: &[(f64, f64)]| self.along(&|step| interpolate(points, (step / per + 1e-9).floor() * per));
+        let along = |points: &[(f64, f64)]| self.along(&|step| interpolate(points, clock.step(clock.ticks(step))));
         let rates = along(&taken);
         // A loop that sets its rates by hand may have a warm-up, too. (Plateaus begin with the whole rate.)
         let smooth = (1..points.len())
             .any(|at| points[at - 1].1 != points[at].1 && points[at - 1].0 < points[at].0 && !jumps(at - 1));
         let largest = taken.iter().take(1).map(|point| point.1).fold(self.top(&points), f64::max);
         let start = if plateau { None } else { self.start(&points, largest, along) };
-        let mut unplaced = unplaced(&points, &taken, per, jumps, along);
+        let mut unplaced = unplaced(&points, &taken, clock.per, jumps, along);
         if let Some(start) = start.map(|start| Start { level: !scheduled && !smooth, ..start }) {
             let all = unplaced.take().unwrap_or_else(|| Unplaced::before(start.clone(), &rates));
             unplaced = Some(Unplaced { start: Some(start), ..all });
@@ -208,13 +232,14 @@ impl Known<'_> {
         points.iter().map(|point| point.1).chain(bases).chain(initial.map(|(_, rate)| *rate)).fold(0.0, f64::max)
     }
 
-    /// What could be before the first known rate, between 0 and `top`; nothing of a group that was added later.
+    /// What could be before the first known rate, between a warm-up from 0 that ends there and `top`; nothing of a group that was added later.
     fn start(&self, points: &[(f64, f64)], top: f64, along: impl Fn(&[(f64, f64)]) -> Rates) -> Option<Start> {
         let until = points.first()?.0;
         let first = self.trainings.iter().find(|training| !training.groups.is_empty());
         let there = first.is_none_or(|first| self.state(first).is_some());
-        let end = |rate: f64| along(&[&[(0.0, rate), (until, rate)], points].concat());
-        let start = || Start { until: until as u64, ends: [0.0, top].map(end), level: false };
+        let warmed = || along(&[&[(0.0, 0.0)], points].concat());
+        let level = || along(&[&[(0.0, top), (until, top)], points].concat());
+        let start = || Start { until: until as u64, ends: [warmed(), level()], level: false };
         (there && until > self.origin as f64).then(start)
     }
 
@@ -245,13 +270,12 @@ impl Known<'_> {
 
     /// A schedule that was not saved, of a usual form that goes through the rates of every checkpoint: the warm-up before it ends
     /// where that form reaches the whole rate.
-    fn fitted(&self, points: &[(f64, f64)], per: f64) -> Option<Found> {
+    fn fitted(&self, points: &[(f64, f64)], clock: Clock) -> Option<Found> {
         let latest =
             self.trainings.iter().rev().find_map(|training| self.scheduler(training).zip(self.state(training)));
         let (scheduler, base) = (latest?.0, latest?.0.base(latest?.1.place).filter(|base| *base > 0.0)?);
         let ticked = self.ticked();
-        let behind = steps_per_tick(&ticked).map_or(0.0, |found| found.1);
-        let ticks = |step: f64| ((step - behind) / per + 1e-9).floor();
+        let ticks = |step: f64| clock.ticks(step);
         if ticked.len() != points.len() || ticked.iter().any(|&(step, own)| ticks(step as f64) != own) {
             return None;
         }
@@ -264,21 +288,32 @@ impl Known<'_> {
         if within || scheduler.is_object() {
             return Some(Found { rates, from: RatesFrom::Scheduler, unplaced: None });
         }
-        let until = if form.warmup > 0.0 { form.warmup * per } else { points.first()?.0 };
-        let end = |rate: f64| self.along(&|step| if step < until { rate } else { base * form.share(ticks(step)) });
-        let start = Start { until: until as u64, ends: [0.0, base].map(end), level: false };
+        let until = if form.warmup > 0.0 { clock.step(form.warmup) } else { points.first()?.0 };
+        let then = base * form.share(ticks(until));
+        let ends: [&dyn Fn(f64) -> f64; 2] = [&|step| then * step / until, &|_| base];
+        let end = |before: &dyn Fn(f64) -> f64| {
+            self.along(&|step| if step < until { before(step) } else { base * form.share(ticks(step)) })
+        };
+        let start = Start { until: until as u64, ends: ends.map(end), level: false };
         let unplaced = Some(Unplaced::before(start, &rates));
         Some(Found { rates, from: RatesFrom::Interpolated, unplaced })
     }
 
+    /// When the scheduler was stepped.
+    fn clocks(&self) -> Option<Clocks> {
+        let mut epochs = self.trainings.iter().filter_map(|training| training.epoch_steps);
+        let epoch = epochs.next().filter(|first| epochs.all(|other| other == *first));
+        Clocks::of(&self.ticked(), epoch)
+    }
+
     /// Where a scheduler is stepped once an epoch, what a checkpoint says is the rate since its last tick.
-    fn at_ticks(&self, points: Vec<(f64, f64)>) -> (Vec<(f64, f64)>, f64) {
+    fn at_ticks(&self, points: Vec<(f64, f64)>, clock: Clock) -> Vec<(f64, f64)> {
+        if clock == Clock::EVERY_STEP {
+            return points;
+        }
         let ticked = self.ticked();
-        let Some((per, behind)) = steps_per_tick(&ticked).filter(|(per, _)| *per > 1.0) else { return (points, 1.0) };
         let ticks = |step: f64| ticked.iter().find(|(own, _)| *own as f64 == step).map(|(_, ticks)| *ticks);
-        let moved =
-            points.into_iter().map(|(step, rate)| (ticks(step).map_or(step, |ticks| per * ticks + behind), rate));
-        (moved.collect(), per)
+        points.into_iter().map(|(step, rate)| (ticks(step).map_or(step, |ticks| clock.step(ticks)), rate)).collect()
     }
 
     /// Steps, and how often the scheduler was stepped by then.
@@ -299,7 +334,8 @@ impl Known<'_> {
         if points.windows(2).all(|pair| pair[0].1 == pair[1].1) {
             return None;
         }
-        let scheduled = self.scheduled(|scheduler, _, ticks, setting| scheduler.momentum(ticks, setting), said);
+        let clock = self.clocks().map(|clocks| clocks.taken);
+        let scheduled = self.scheduled(clock, |scheduler, _, ticks, setting| scheduler.momentum(ticks, setting), said);
         let placed = scheduled.is_some();
         Some((scheduled.unwrap_or_else(|| self.held(&points)), placed))
     }
@@ -307,6 +343,7 @@ impl Known<'_> {
     /// A scheduler run again, if its values agree with those that the checkpoints say.
     fn scheduled(
         &self,
+        clock: Option<Clock>,
         value: impl Fn(&Scheduler, usize, f64, &dyn Fn(&str) -> Option<f64>) -> Option<f64>,
         said: impl Fn(&Self) -> Vec<(f64, f64)>,
     ) -> Option<Rates> {
@@ -320,20 +357,20 @@ impl Known<'_> {
         let group = state.place;
         let ticked = self.ticked();
         // (Between whole epochs, too, where it is stepped to parts of them.)
-        let parts = scheduler.part.is_some();
-        let (per, behind) = if parts { steps_of_epoch(&ticked)? } else { steps_per_tick(&ticked)? };
-        let ticks = |step: f64| match parts {
-            true => (step - behind).max(0.0) / per,
-            false => ((step - behind) / per + 1e-9).floor(),
+        let parts = if scheduler.part.is_some() { Some(steps_of_epoch(&ticked)?) } else { None };
+        let clock = if parts.is_some() { Clock::EVERY_STEP } else { clock? };
+        let ticks_by = |step: f64| match parts {
+            Some((per, behind)) => (step - behind).max(0.0) / per,
+            None => clock.ticks(step),
         };
-        let at = |step: f64| value(scheduler, group, ticks(step), &setting);
+        let at = |step: f64| value(scheduler, group, ticks_by(step), &setting);
         // What a checkpoint says is the value after the ticks it has seen, which may be one behind its step.
         let said = said(self);
         let largest = said.iter().map(|point| point.1.abs()).fold(0.0, f64::max);
         let agrees = |ahead: f64| {
             said.iter().all(|&(step, found)| {
                 let ticks = ticked.iter().find(|(own, _)| *own as f64 == step);
-                let ticks = ticks.map_or(step / per, |(_, ticks)| *ticks + ahead);
+                let ticks = ticks.map_or_else(|| ticks_by(step), |(_, ticks)| *ticks + ahead);
                 let expected = value(scheduler, group, ticks, &setting);
                 expected.is_some_and(|expected| (expected - found).abs() <= AGREES * largest)
             })
@@ -483,35 +520,6 @@ fn steps_of_epoch(ticked: &[(u64, f64)]) -> Option<(f64, f64)> {
     (per >= 1.0 && ticked.iter().all(|at| (behind(at) - found).abs() < 0.5)).then_some((per, found))
 }
 
-/// Steps of the optimizer for each step of the scheduler, if that is always the same, and how many steps it is behind: one of its
-/// own ahead, where it was stepped once before the loop.
-fn steps_per_tick(ticked: &[(u64, f64)]) -> Option<(f64, f64)> {
-    let (first, last) = (ticked.first()?, ticked.last()?);
-    let per = match last.1 - first.1 {
-        ticks if ticks < 0.0 || last.1 == 0.0 => return None,
-        0.0 => last.0 as f64 / last.1,
-        ticks => (last.0.checked_sub(first.0)?) as f64 / ticks,
-    };
-    if per <= 0.0 {
-        return None;
-    }
-    // Once every so many steps: the last tick may be a while ago.
-    let whole = |per: &f64| ticked.iter().all(|&(step, ticks)| (step as f64 / per).floor() == ticks);
-    if let Some(per) = [per.floor(), per.ceil()].into_iter().filter(|per| *per >= 1.0).find(whole) {
-        return Some((per, 0.0));
-    }
-    // A checkpoint may be saved before the scheduler's step that ends its epoch; skipped steps (AMP) make small differences.
-    let behind = (first.0 as f64 / per - first.1).round();
-    let fits = |&(step, ticks): &(u64, f64)| {
-        (step as f64 - per * (ticks + behind)).abs() <= 0.01 * step as f64 + 1e-6
-            || (per <= 1.0 && (step as f64 - ticks).abs() <= 1.0)
-    };
-    // (One tick is no schedule yet: how many steps it stands for would be a guess.)
-    let ahead = behind == -1.0 && ticked.len() > 1 && last.1 > first.1;
-    let fits = (ahead || [0.0, 1.0].contains(&behind)) && ticked.iter().all(fits);
-    fits.then_some((per, if ahead { -per } else { 0.0 }))
-}
-
 /// What began before the first known rate continues backwards on a straight line, between 0 and `top`.
 fn extended_to_start(mut points: Vec<(f64, f64)>, top: f64) -> Vec<(f64, f64)> {
     if let [(a, first), (b, second), ..] = points[..]
@@ -551,9 +559,14 @@ fn along(origin: u64, last: u64, value: &dyn Fn(f64) -> f64) -> Rates {
 }
 
 impl Unplaced {
+    /// Rates that are all known.
+    fn nothing(taken: &Rates) -> Self {
+        Self { ends: [taken.clone(), taken.clone()], jumps: Vec::new(), stairs: None, start: None, ticks: None }
+    }
+
     /// Nothing but the start is unknown.
     fn before(start: Start, taken: &Rates) -> Self {
-        Self { ends: [taken.clone(), taken.clone()], jumps: Vec::new(), stairs: None, start: Some(start) }
+        Self { start: Some(start), ..Self::nothing(taken) }
     }
 }
 
@@ -620,7 +633,7 @@ fn unplaced(
         breaks
     };
     let jumps = jumping.iter().map(|&at| [points[at], points[at + 1]]).collect();
-    Some(Unplaced { ends, jumps, stairs: stairs.then(|| [breaks(0), breaks(1)]), start: None })
+    Some(Unplaced { ends, jumps, stairs: stairs.then(|| [breaks(0), breaks(1)]), start: None, ticks: None })
 }
 
 /// On straight lines between points, and level beyond them.

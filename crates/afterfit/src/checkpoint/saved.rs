@@ -23,6 +23,8 @@ const MOST_GROUPS: usize = 10_000;
 const MOST_NAMES: usize = 16 << 20;
 /// Optimizer states whose step is read: each may be a tensor of its own.
 const MOST_STEPS_READ: usize = 8;
+/// Batches of an optimizer step (`accumulate_grad_batches`).
+const MOST_BATCHES: u64 = 1 << 12;
 /// A trainer's state is a log of some numbers a step.
 const MOST_STATE: u64 = 256 << 20;
 
@@ -71,6 +73,7 @@ pub(super) fn find_training(pickle: &Pickle, scalar: &mut ReadScalar<'_>) -> Tra
         training.step = training.step.or_else(|| reader.count(place, &STEP_KEYS));
         training.epoch = training.epoch.or_else(|| reader.count(place, &EPOCH_KEYS));
     }
+    training.epoch_steps = reader.epoch_of_lightning(&training);
     for (place, state) in reader.states(|reader, id| reader.find(id, "param_groups").is_some()).into_iter().enumerate()
     {
         reader.optimizer(state, place, &mut training);
@@ -127,6 +130,25 @@ impl<'p> Reader<'p, '_> {
         let found = names.iter().find_map(|name| self.find(id, name))?;
         let value = self.number(found)?;
         counted(value)
+    }
+
+    /// Optimizer steps of an epoch, from Lightning's counts of its batches: a step may take several, and the last of an epoch fewer.
+    fn epoch_of_lightning(&mut self, training: &Training) -> Option<u64> {
+        let (step, over) = (training.step?, training.epoch?);
+        let fit = ["loops", "fit_loop", "epoch_loop.batch_progress"];
+        let progress = fit.iter().try_fold(self.pickle.root, |place, name| self.find(place, name))?;
+        let mut batches = |name: &str| self.find(progress, name).and_then(|own| self.count(own, &["ready"]));
+        let (all, own) = (batches("total")?, batches("current")?);
+        let last = self.find(progress, "is_last_batch").map(|id| self.pickle.get(id));
+        let ended = matches!(last, Some(Value::Bool(true)));
+        let epoch = match over {
+            0 => Some(own).filter(|_| ended),
+            _ => all.checked_sub(own).filter(|before| before % over == 0).map(|before| before / over),
+        };
+        let epoch = epoch.filter(|epoch| *epoch > 0)?;
+        let begun = |each: u64| if own == epoch { own.div_ceil(each) } else { own / each };
+        let steps = |each: u64| over.saturating_mul(epoch.div_ceil(each)).saturating_add(begun(each));
+        (1..=MOST_BATCHES).find(|&each| steps(each) == step).map(|each| epoch.div_ceil(each))
     }
 
     /// The root, its entries, or entries of lists and dictionaries there that are of a kind.

@@ -39,7 +39,7 @@ pub enum StepsFrom {
     BareNumbers,
     /// Nothing: epochs whose length is not known.
     EpochsOnly,
-    /// Nothing: epochs that may count from 0 or from 1.
+    /// Nothing: epochs that may count from 0 or from 1, whether or not there is an epoch 0.
     EpochsFromEither,
     /// Nothing: the batches that batch norm has seen, of which a step may take several.
     Batches,
@@ -125,6 +125,9 @@ impl Timeline {
         if self.numbers.first() == Some(&0) {
             self.numbers.clone_from(&self.steps);
             self.each = 1;
+            if self.source == StepsFrom::EpochsFromEither && self.steps[0] > 0 {
+                self.source = StepsFrom::Epochs;
+            }
         }
         self.order = std::iter::once(0).chain(self.order.iter().map(|at| at + 1)).collect();
         self.numbers.insert(0, 0);
@@ -358,7 +361,7 @@ fn with_names(
     let epochs = epochs.filter(|_| counts == Some(Counts::Something)).filter(of_epochs_inside);
     if let Some(epochs) = epochs {
         let near = epochs.iter().zip(&names).all(|(epoch, name)| epoch.abs_diff(*name) <= 1);
-        return Ok(of_epochs(if near { names } else { epochs }, said, notes));
+        return Ok(of_epochs(if near { names } else { epochs }, trainings, said, notes));
     }
     match counts {
         Some(Counts::Steps) => {
@@ -375,7 +378,7 @@ fn with_names(
             notes.push("each number in the names is taken as one optimizer step: --steps-per-epoch N if they are epochs of N steps".into());
             Ok(Found { steps: names.clone(), numbers: names, each: 1, source: StepsFrom::BareNumbers })
         }
-        _ => Ok(of_epochs(names, said, notes)),
+        _ => Ok(of_epochs(names, trainings, said, notes)),
     }
 }
 
@@ -392,21 +395,32 @@ fn last_of_every(numbers: &[u64]) -> Option<u64> {
     (apart > 1 && (first + 1) % apart == 0).then_some(apart)
 }
 
-/// Epochs, of a length that was given or is not known. Those counted from 0 are saved at their ends.
-fn of_epochs(epochs: Vec<u64>, said: Epochs, notes: &mut Vec<String>) -> Found {
+/// Epochs, of a length that was given or is not known. Those counted from 0 are saved at their ends; unless what the file of epoch 0 says
+/// shows it to be the model before the first step.
+fn of_epochs(epochs: Vec<u64>, trainings: &[Training], said: Epochs, notes: &mut Vec<String>) -> Found {
     let last_of = last_of_every(&epochs);
-    let zero_based = match said.first {
-        Some(first) => first == 0,
-        None => epochs.contains(&0) || last_of.is_some_and(|every| every > 2),
+    let of_zero = epochs.iter().position(|epoch| *epoch == 0);
+    let trained = of_zero.and_then(|at| {
+        let next = (0..epochs.len()).filter(|&other| epochs[other] > 0).min_by_key(|&other| epochs[other])?;
+        trained(&trainings[at], &trainings[next], epochs[next])
+    });
+    let zero_based = match (said.first, of_zero) {
+        (Some(first), _) => first == 0,
+        (None, Some(_)) => trained != Some(false),
+        (None, None) => last_of.is_some_and(|every| every > 2),
     };
     if zero_based && said.first.is_none() {
         let why =
-            if epochs.contains(&0) { "" } else { ", as each being the last of so many shows (--epochs-from 1 if not)" };
-        notes.push(format!("epochs are counted from 0{why}: the first checkpoint is the end of an epoch, not the path's start (--start FILE names that, also where it is a checkpoint saved before the first step)"));
+            if of_zero.is_some() { "" } else { ", as each being the last of so many shows (--epochs-from 1 if not)" };
+        notes.push(format!("epochs are counted from 0{why}: the first checkpoint is the end of an epoch, not the path's start (--start FILE names that)"));
     }
+    if of_zero.is_some() && said.first.is_none() && !zero_based {
+        notes.push("epoch 0 is the model before the first step, as what its file says of the training shows (--epochs-from 0 if it is the end of the first epoch)".into());
+    }
+    // (1, 3, 5: the last of every two from 0, or every other from 1.)
+    let either = if of_zero.is_some() { trained.is_none() } else { last_of == Some(2) };
     let (each, source) = match said.steps {
-        // (1, 3, 5: the last of every two from 0, or every other from 1.)
-        Some(each) if last_of == Some(2) && said.first.is_none() => (each, StepsFrom::EpochsFromEither),
+        Some(each) if either && said.first.is_none() => (each, StepsFrom::EpochsFromEither),
         Some(each) => (each, StepsFrom::Epochs),
         None => (1, StepsFrom::EpochsOnly),
     };
@@ -414,11 +428,25 @@ fn of_epochs(epochs: Vec<u64>, said: Epochs, notes: &mut Vec<String>) -> Found {
     Found { numbers: epochs, steps, each, source }
 }
 
+/// Whether a step was taken before epoch 0 was saved, from what its file says beside that of a later epoch: buffers of momentum (SGD without
+/// any says nothing), a scheduler that was stepped, as many batches as an epoch has, or none.
+fn trained(zero: &Training, later: &Training, epochs: u64) -> Option<bool> {
+    let buffers = |training: &Training| training.groups.iter().flat_map(|group| &group.shapes).any(Option::is_some);
+    let stepped = zero.schedulers.iter().any(|scheduler| scheduler.ticks > 0);
+    match (zero.batches, later.batches) {
+        _ if buffers(zero) || zero.optimizer_steps > Some(0) || stepped => Some(true),
+        _ if buffers(later) && !zero.groups.is_empty() => Some(false),
+        (Some(0), Some(1..)) => Some(false),
+        (Some(own), Some(all)) if own > 0 && all == own.saturating_mul(epochs + 1) => Some(true),
+        _ => None,
+    }
+}
+
 fn without_names(trainings: &[Training], said: Epochs, notes: &mut Vec<String>) -> Result<Found> {
     let epochs: Option<Vec<u64>> = trainings.iter().map(|training| training.epoch).collect();
     if let Some(epochs) = epochs.filter(|epochs| distinct(epochs)) {
         notes.push("the names do not say which epoch each checkpoint is of: what is inside them does".into());
-        return Ok(of_epochs(epochs, said, notes));
+        return Ok(of_epochs(epochs, trainings, said, notes));
     }
     let batches = trainings.iter().map(|training| training.batches).collect::<Option<Vec<u64>>>();
     if let Some(batches) = batches.filter(|batches| batches.len() > 1 && distinct(batches)) {
@@ -435,6 +463,7 @@ fn without_names(trainings: &[Training], said: Epochs, notes: &mut Vec<String>) 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::training::GroupState;
     use super::*;
 
     fn of(names: &[&str], trainings: &[Training], each: Option<u64>) -> Result<Timeline> {
@@ -510,6 +539,33 @@ mod tests {
         assert_eq!(from_one.steps, [40, 80, 120]);
         let started = found.starting_with_first();
         assert_eq!((&started.steps[..], &started.numbers[..]), (&[0, 40, 80, 120][..], &[0, 40, 80, 120][..]));
+    }
+
+    #[test]
+    fn epoch_0_is_the_start_where_its_file_shows_it() {
+        let names = ["epoch_0.pt", "epoch_1.pt", "epoch_2.pt"];
+        let buffers = |shapes: [bool; 3]| -> Vec<Training> {
+            let group = |there: bool| GroupState { shapes: vec![there.then(|| vec![4])], ..GroupState::default() };
+            shapes.iter().map(|&there| Training { groups: vec![group(there)], ..Training::default() }).collect()
+        };
+        let seen = |batches: [u64; 3]| -> Vec<Training> {
+            batches.iter().map(|&seen| Training { batches: Some(seen), ..Training::default() }).collect()
+        };
+        let steps = |trainings: &[Training]| {
+            let found = of(&names, trainings, Some(20)).unwrap();
+            (found.source == StepsFrom::Epochs).then_some(found.steps)
+        };
+        let (start, end) = (Some(vec![0, 20, 40]), Some(vec![20, 40, 60]));
+        assert_eq!(steps(&buffers([false, true, true])), start);
+        assert_eq!(steps(&buffers([true, true, true])), end);
+        assert_eq!(steps(&seen([0, 20, 40])), start);
+        assert_eq!(steps(&seen([20, 40, 60])), end);
+        // A pretrained model's, and SGD without momentum: nothing tells.
+        assert_eq!(steps(&seen([5000, 5020, 5040])), None);
+        assert_eq!(steps(&buffers([false, false, false])), None);
+        // A start that was given leaves epoch 0 to be an end.
+        let found = of(&names, &buffers([false, false, false]), Some(20)).unwrap().starting_with_first();
+        assert_eq!((found.source, &found.steps[..]), (StepsFrom::Epochs, &[0, 20, 40, 60][..]));
     }
 
     #[test]

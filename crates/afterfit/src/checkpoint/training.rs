@@ -30,6 +30,9 @@ pub struct Training {
     /// The optimizer that the trainer was told to use, where its state may not have been saved.
     #[serde(skip)]
     pub told: Option<GroupState>,
+    /// Optimizer steps of an epoch, as Lightning counts them, whose schedulers may be stepped every so many within each.
+    #[serde(skip)]
+    pub epoch_steps: Option<u64>,
     /// Steps and rates that a trainer logged.
     #[serde(skip)]
     pub logged: Vec<(u64, f64)>,
@@ -179,6 +182,7 @@ impl Training {
             batches: self.batches.or(other.batches),
             schedulers: if self.schedulers.is_empty() { other.schedulers } else { self.schedulers },
             told: self.told.or(other.told),
+            epoch_steps: self.epoch_steps.or(other.epoch_steps),
             logged: if self.logged.is_empty() { other.logged } else { self.logged },
         }
     }

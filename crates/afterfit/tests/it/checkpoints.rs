@@ -622,6 +622,38 @@ fn a_warm_up_before_the_first_file_is_not_guessed_away() {
     assert!(far < 0.01, "{far}");
 }
 
+/// Whatever is given out is right for every start that happens: the schedule as it goes on, and warm-ups of any length before the first file.
+#[test]
+fn what_lies_before_the_first_rate_is_given_only_where_it_hardly_matters() {
+    let folder = tempfile::tempdir().unwrap();
+    let forms: [fn(f64) -> f64; 3] =
+        [|t| (1.0 + (std::f64::consts::PI * t).cos()) / 2.0, |t| 1.0 - t, |t| (-3.0 * t).exp()];
+    let (mut given, mut refused) = (0, 0);
+    for (form, every) in forms.iter().flat_map(|form| [2, 4, 10, 20].map(move |every| (form, every))) {
+        for warm in [0.0, 0.3, 0.6, 1.0] {
+            let warmup = warm * every as f64;
+            let rate = |step: u64| 0.1 * form(step as f64 / 200.0) * ((step as f64 + 1.0) / warmup.max(1.0)).min(1.0);
+            let (series, timeline) = set_by_hand(folder.path(), every, rate);
+            let made = Provenance::of(&series, &timeline, &PathSettings::default(), true).unwrap();
+            let reach: f64 = (0..200).map(rate).sum();
+            for l2 in [0.01, 0.03, 0.1, 0.3, 2.0, 10.0, 30.0].map(|share| share / reach) {
+                match made.weights(&Weighting::L2(l2), Answer::Regularized) {
+                    Ok(found) => {
+                        let far = off(&made, &found.weights[0], l2, rate);
+                        assert!(far < 0.01, "{far} of a warm-up of {warmup} before {every} at λ = {l2}");
+                        given += 1;
+                    }
+                    Err(error) => {
+                        assert!(error.to_string().contains("no file says the rates"), "{error}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(given > 50 && refused > 50, "{given} {refused}");
+}
+
 /// A level rate says as little of a warm-up, and is what it looks like nearly always: told, and not refused.
 #[test]
 fn a_warm_up_before_level_rates_is_told_in_percent() {
