@@ -46,6 +46,8 @@ pub(super) struct Clocks {
     pub(super) taken: Clock,
     /// The fastest and the slowest; none where there is no other.
     pub(super) open: Option<[Clock; 2]>,
+    /// Whether the one that is taken is what a framework does unless somebody says otherwise.
+    pub(super) usual: bool,
 }
 
 impl Clocks {
@@ -72,11 +74,15 @@ impl Clocks {
         let exact = exactly(0.0).or_else(|| exactly(1.0)).map(Clock::every);
         let exact = exact.or_else(|| exactly(-1.0).filter(|_| several).map(ahead));
         if let Some(taken) = exact {
-            return Some(Self { taken, open: None });
+            return Some(Self::certain(taken));
         }
         let found = [ticked, &before].into_iter().find_map(|seen| Self::between(seen, last.0, None, Clock::every));
         let found = found.or_else(|| Self::between(ticked, last.0, None, ahead).filter(|_| several));
-        found.or_else(|| roughly(ticked).map(|taken| Self { taken, open: None }))
+        found.or_else(|| roughly(ticked).map(Self::certain))
+    }
+
+    fn certain(taken: Clock) -> Self {
+        Self { taken, open: None, usual: false }
     }
 
     /// Once every whole number of steps up to `most`: those for which every count is right. The usual one of them is taken, else the
@@ -93,8 +99,9 @@ impl Clocks {
             return None;
         }
         let range = [least as f64, most as f64];
-        let taken = usual.filter(|usual| (range[0]..=range[1]).contains(usual)).unwrap_or((range[0] + range[1]) / 2.0);
-        Some(Self { taken: clock(taken), open: (least < most).then(|| range.map(clock)) })
+        let usual = usual.filter(|usual| (range[0]..=range[1]).contains(usual));
+        let taken = clock(usual.unwrap_or((range[0] + range[1]) / 2.0));
+        Some(Self { taken, open: (least < most).then(|| range.map(clock)), usual: usual.is_some() })
     }
 }
 
@@ -161,7 +168,7 @@ mod tests {
 
     #[test]
     fn files_on_ticks_are_no_accident() {
-        let certain = |per: f64, behind: f64| Some(Clocks { taken: Clock { per, behind, epoch: None }, open: None });
+        let certain = |per: f64, behind: f64| Some(Clocks::certain(Clock { per, behind, epoch: None }));
         assert_eq!(Clocks::of(&seen(&twenties(), |step| step % 20 == 0), None), certain(20.0, 0.0));
         // Saved before the step that ends the epoch; stepped once before the loop.
         let shifted =

@@ -103,7 +103,7 @@ impl Loose {
             ..path.clone()
         };
         let rough_start = unplaced.start.as_ref().map(|start| start.ends.each_ref().map(rough));
-        let rough_ticks = unplaced.ticks.as_ref().map(|ticks| ticks.each_ref().map(|(_, rates)| rough(rates)));
+        let rough_ticks = unplaced.ticks.as_ref().map(|ticks| ticks.ends.each_ref().map(|(_, rates)| rough(rates)));
         let rough = [&path.rates, &unplaced.ends[0], &unplaced.ends[1]].map(rough);
         Self { rough, rough_start, rough_ticks, kept: kept.iter().map(|step| step / each).collect(), path, unplaced }
     }
@@ -334,7 +334,7 @@ impl Provenance {
             }
             _ => {
                 let starts = start.map(|start| loose.with(&start.ends));
-                let others = ticks.map(|ticks| loose.with(&ticks.each_ref().map(|(_, rates)| rates.clone())));
+                let others = ticks.map(|ticks| loose.with(&ticks.ends.each_ref().map(|(_, rates)| rates.clone())));
                 (loose.with(&loose.unplaced.ends), starts, others, steps, given.weights.clone())
             }
         };
@@ -353,14 +353,15 @@ impl Provenance {
         let (before, assumed) = if level { (0.0, before) } else { (before, 0.0) };
         // (Ends of smooth rates are far wider than the rates can be: they are told, and refuse nothing.)
         let jumped = if loose.unplaced.jumps.is_empty() { 0.0 } else { between };
-        let share = jumped + before + when;
+        let doubted = if ticks.is_some_and(|ticks| ticks.usual) { 0.0 } else { when };
+        let share = jumped + before + doubted;
         if share > MOST_UNPLACED {
             let l2 = if let Weighting::L2(l2) = weighting { Some(*l2) } else { None };
             return Err(match (start, ticks) {
-                (Some(start), _) if before > jumped.max(when) => {
+                (Some(start), _) if before > jumped.max(doubted) => {
                     CheckpointError::UnknownStart { until: start.until, share, l2 }
                 }
-                (_, Some(ticks)) if when > jumped => self.unknown_ticks(ticks, share, l2),
+                (_, Some(ticks)) if doubted > jumped => self.unknown_ticks(&ticks.ends, share, l2),
                 _ => self.misplaced(&loose.unplaced, share, l2),
             });
         }

@@ -46,8 +46,17 @@ pub(super) struct Unplaced {
     pub(super) stairs: Option<[Vec<(u64, f64)>; 2]>,
     /// What lies before the first rate that is known.
     pub(super) start: Option<Start>,
-    /// Where counts leave open when the scheduler was stepped: once every so many steps, and the rates if so.
-    pub(super) ticks: Option<[(f64, Rates); 2]>,
+    /// Where counts leave open when the scheduler was stepped.
+    pub(super) ticks: Option<Ticks>,
+}
+
+/// When a scheduler may have been stepped.
+#[derive(Debug, Clone)]
+pub(super) struct Ticks {
+    /// Once every so many steps, the fewest and the most that fit, and the rates if so.
+    pub(super) ends: [(f64, Rates); 2],
+    /// Whether what a framework does unless somebody says otherwise is one of them: it is taken, and what else fits is told.
+    pub(super) usual: bool,
 }
 
 /// Steps before the first rate that is known.
@@ -141,7 +150,7 @@ impl Known<'_> {
         let unplaced = found.unplaced.map(|own| Unplaced {
             ends: own.ends.each_ref().map(spread),
             start: own.start.map(of_start),
-            ticks: own.ticks.map(|ticks| ticks.map(|(per, rates)| (per, spread(&rates)))),
+            ticks: own.ticks.map(|ticks| Ticks { ends: ticks.ends.map(|(per, rates)| (per, spread(&rates))), ..ticks }),
             ..own
         });
         Some(Found { rates: spread(&found.rates), from: found.from.max(RatesFrom::Interpolated), unplaced })
@@ -151,13 +160,14 @@ impl Known<'_> {
     fn own_rates(&self) -> Option<Found> {
         let clocks = self.clocks();
         let mut found = self.rates_by(clocks.map(|clocks| clocks.taken))?;
-        if let Some(open) = clocks.and_then(|clocks| clocks.open) {
+        if let Some((clocks, open)) = clocks.and_then(|clocks| Some((clocks, clocks.open?))) {
             let others = open.map(|clock| Some((clock.per, self.rates_by(Some(clock))?.rates)));
             if let [Some(fast), Some(slow)] = others
                 && fast.1 != slow.1
             {
                 let known = found.unplaced.take().unwrap_or_else(|| Unplaced::nothing(&found.rates));
-                found.unplaced = Some(Unplaced { ticks: Some([fast, slow]), ..known });
+                found.unplaced =
+                    Some(Unplaced { ticks: Some(Ticks { ends: [fast, slow], usual: clocks.usual }), ..known });
             }
         }
         Some(found)
