@@ -91,7 +91,7 @@ test-heavy: $(VENV)/ready $(TORCH_VENV)/ready ## what needs a browser or PyTorch
 	$(TORCH_VENV)/bin/python tests/frameworks.py target/release/afterfit
 	$(MAKE) test-python-heavy
 	$(PYTHON) tests/release.py --source
-	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter tests/browser.sh target/release/afterfit jupyter
+	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter MARIMO=$(CURDIR)/$(TORCH_VENV)/bin/marimo tests/browser.sh target/release/afterfit jupyter marimo
 	cargo run --release -p paper -- all check
 	PAPER=$(CURDIR)/paper/out tests/browser.sh target/release/afterfit paper
 
