@@ -217,7 +217,6 @@ export function bars(data: PageData, path: Path): Section {
           axisX({ anchor: "bottom", label: "weight", ticks: 5, tickFormat: (value: number) => short(value) }),
         ],
         y: { domain: shown.map(({ place }) => place), label: null, tickFormat: label },
-        marginLeft: Math.min(190, 24 + 6.6 * Math.max(...shown.map(({ place }) => label(place).length))),
         height: 50 + 18 * shown.length,
       };
     },
