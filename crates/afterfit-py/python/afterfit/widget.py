@@ -1,4 +1,4 @@
-"""The λ dial in a notebook: turn it, and see the model itself change (tried in JupyterLab; needs anywidget)."""
+"""The λ dial in a notebook: turn it, and see the model itself change (tried in JupyterLab and marimo; needs anywidget)."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class Dial(anywidget.AnyWidget):
         λ, next to a mean loss: what the slider is at. It can be set, and observed.
     value : float
         The same in the estimator's own unit, ``alpha`` or ``C``.
+
+    In marimo, ``mo.ui.anywidget(Dial(...))`` is what other cells follow: they read ``dial.l2``, and set ``dial.widget.l2``.
 
     Examples
     --------
