@@ -90,7 +90,7 @@ export class Chart {
     const drawing = this.draw(this.l2);
     let svg = this.plotted(drawing);
     const labels = [...svg.querySelectorAll('[aria-label="y-axis tick label"] text')];
-    const left = Math.ceil(Math.min(this.width / 2, TICK + Math.max(0, ...labels.map((label) => widthOf(label.textContent)))));
+    const left = Math.ceil(Math.min(0.6 * this.width, TICK + Math.max(0, ...labels.map((label) => widthOf(label.textContent)))));
     if (left > this.left) {
       this.left = left;
       svg = this.plotted(drawing);
