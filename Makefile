@@ -115,7 +115,7 @@ test-paper: ## the paper's figures against their stored numbers
 
 test-pages: release $(VENV)/ready install-heavy test-web test-paper ## every page in a real Chromium
 	PYTHON=$(CURDIR)/$(PYTHON) tests/browser.sh target/release/afterfit report serve
-	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter tests/browser.sh target/release/afterfit jupyter
+	JUPYTER=$(CURDIR)/$(TORCH_VENV)/bin/jupyter MARIMO=$(CURDIR)/$(TORCH_VENV)/bin/marimo tests/browser.sh target/release/afterfit jupyter marimo
 	PAPER=$(CURDIR)/paper/out tests/browser.sh target/release/afterfit paper
 
 # The page (web/): `make web` builds what the command carries, which is committed, so that nobody else needs Node.

@@ -13,5 +13,5 @@ for scheme in ("light", "dark"):
     assert size < 1.5e6, f"{file} has {size} bytes"
     print(file, size)
 for file in docs.glob("page-*.png"):
-    Image.open(file).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(file, optimize=True)
+    Image.open(file).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
     print(file, file.stat().st_size)

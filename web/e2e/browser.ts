@@ -13,6 +13,9 @@ if (!given) throw new Error("AFTERFIT names the command to test");
 export const AFTERFIT = resolve(given);
 export const folder = mkdtempSync(join(tmpdir(), "afterfit-page-"));
 
+/** Of a fresh machine on two busy cores: what counts is whether it comes, not when. */
+export const patience = { timeout: 300_000 };
+
 /** What the command prints. */
 export const run = (...args: string[]): string => execFileSync(AFTERFIT, args, { cwd: folder, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"], maxBuffer: 1 << 26 });
 
@@ -71,16 +74,17 @@ export async function download(page: Page, name: string | RegExp): Promise<strin
 
 const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 
-/** What axe-core finds that keeps people out, in a part of the page (in a notebook, most of it is somebody else's). */
-export async function serious(page: Page, within = "html"): Promise<string[]> {
-  return page.evaluate(async ([source, within]) => {
+/** What axe-core finds that keeps people out, in a part of the page (in a notebook, most of it is somebody else's; one name for each
+shadow root on the way to it, and its own). */
+export async function serious(page: Page, ...within: string[]): Promise<string[]> {
+  return page.evaluate(async ([source, ...within]) => {
     // (The page's own policy lets no script in; the debugger is not bound by it.)
     // eslint-disable-next-line @typescript-eslint/no-implied-eval, @typescript-eslint/no-unsafe-call
     new Function(source!)();
     interface Found { violations: { id: string; impact: string; nodes: { html: string }[] }[] }
-    const found = await (window as unknown as { axe: { run: (within: string) => Promise<Found> } }).axe.run(within!);
+    const found = await (window as unknown as { axe: { run: (within: object) => Promise<Found> } }).axe.run({ fromShadowDom: within });
     return found.violations.filter(({ impact }) => ["serious", "critical"].includes(impact)).map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 120)).join(" | ")}`);
-  }, [axe, within]);
+  }, [axe, ...(within.length > 0 ? within : ["html"])]);
 }
 
 /** Nothing was fetched, and nothing went wrong. */

@@ -7,7 +7,7 @@ import { dirname, join } from "node:path";
 import type { Browser, Page } from "playwright-core";
 import { afterAll, beforeAll, expect, it, vi } from "vitest";
 
-import { card, folder, launch, serious, slider } from "./browser";
+import { card, folder, launch, patience, serious, slider } from "./browser";
 
 const jupyter = process.env.JUPYTER;
 if (!jupyter) throw new Error("JUPYTER names the jupyter to test with");
@@ -38,9 +38,6 @@ const notebook = {
 let browser: Browser;
 let server: ChildProcess;
 const port = 18_000 + (process.pid % 2000);
-
-// A fresh machine on two busy cores: what counts is whether it comes, not when.
-const patience = { timeout: 300_000 };
 
 /** Runs a cell and waits for its end. A key pressed before the notebook listens is lost, so it is pressed until it is taken. */
 async function execute(page: Page, at: number): Promise<void> {

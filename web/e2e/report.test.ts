@@ -47,6 +47,8 @@ function averaged(): void {
   }
   writeFileSync(join(folder, "score.py"), "import struct, sys\nprint(-sum(x * x for x in struct.unpack('<3f', open(sys.argv[1], 'rb').read()[-12:])))\n");
   run("average", "run", "--rate", "0.1", "--l2", "1e-2..10:9", "--eval", `${python} score.py {}`, "-o", "averages", "--report", "average.html");
+  run("average", "run", "--rate", "0.1", "--dial", "1e-2..10", "--nodes", "8", "-o", "network.dial");
+  run("dial", "info", "network.dial", "--report", "network.html");
 }
 
 beforeAll(async () => {
@@ -55,6 +57,7 @@ beforeAll(async () => {
   averaged();
   writeFileSync(join(folder, "houses.csv"), table());
   houses = JSON.parse(run("fit", "houses.csv", "--target", "price", "--l2", "1e-4..1e2:31", "--missing", "mean", "-o", "houses.safetensors", "--report", "houses.html", "--json")) as Fitted;
+  run("fit", "houses.csv", "--target", "price", "--model", "kernel", "--kernel", "rbf", "--gamma", "1e-3", "--l2", "1e-3..1e1:13", "-o", "kernel.safetensors", "--report", "kernel.html");
 }, 300_000);
 
 afterAll(async () => {
@@ -261,10 +264,14 @@ print(json.dumps({"weight": arrays["weight"][0].tolist(), "bias": arrays["bias"]
     expect(lines).toHaveLength(32);
     const column = lines[0]!.split(",").indexOf("validation_loss");
     expect(lines.slice(1).map((line) => Number(line.split(",")[column]))).toEqual(houses.path.map((row) => row.validation_loss));
-    const svg = readFileSync(await download(page, "Save the chart “Loss against λ” as SVG"), "utf8");
-    expect(svg).toMatch(/^<svg[^>]+xmlns="http:\/\/www.w3.org\/2000\/svg"/);
-    const png = readFileSync(await download(page, "Save the chart “Loss against λ” as PNG"));
-    expect(png.subarray(1, 4).toString()).toBe("PNG");
+    const charts = await page.locator("section", { has: page.locator(".chart") }).locator("h2").allTextContents();
+    expect(charts.length).toBeGreaterThanOrEqual(4);
+    for (const name of charts) {
+      const svg = readFileSync(await download(page, `Save the chart “${name}” as SVG`), "utf8");
+      expect(svg).toMatch(/^<svg[^>]+xmlns="http:\/\/www.w3.org\/2000\/svg"/);
+      const png = readFileSync(await download(page, `Save the chart “${name}” as PNG`));
+      expect(png.subarray(1, 4).toString()).toBe("PNG");
+    }
     await go(page, 0.25);
     await page.getByRole("button", { name: /^Copy the command/ }).click();
     await page.waitForSelector(".done:not(:empty)");
@@ -276,11 +283,66 @@ print(json.dumps({"weight": arrays["weight"][0].tolist(), "bias": arrays["bias"]
   });
 });
 
+describe("the page of a kernel model", () => {
+  it("says of its rows what the command does, at any λ, and what it lacks", async () => {
+    const watched = await open(browser, url("kernel.html"));
+    const { page } = watched;
+    const lines = page.locator(".rows tbody tr");
+    await lines.first().scrollIntoViewIfNeeded();
+    const all = readFileSync(join(folder, "houses.csv"), "utf8").trim().split("\n");
+    const numbers = (await lines.locator("th").allTextContents()).map(Number);
+    const own = [all[0]!, ...numbers.map((row) => all[row]!)].join("\n") + "\n";
+    for (const l2 of [1e-3, 0.0123, 0.5, 10]) {
+      await go(page, l2);
+      const shown = await lines.locator(".found span").evaluateAll((spans) => spans.map((span) => Number(span.getAttribute("data-value"))));
+      const expected = predictions("kernel.safetensors", own, "--l2", String(l2)).map(Number);
+      expect(shown).toHaveLength(8);
+      shown.forEach((value, at) => { expect(Math.abs(value - expected[at]!)).toBeLessThanOrEqual(1e-5 * Math.abs(expected[at]!)); });
+    }
+    const coefficients = page.locator("section", { hasText: "Largest coefficients" }).locator(".chart");
+    await coefficients.scrollIntoViewIfNeeded();
+    expect(await coefficients.textContent()).toMatch(/row \d+/);
+    const before = await coefficients.innerHTML();
+    await go(page, 1e-3);
+    expect(await coefficients.innerHTML()).not.toBe(before);
+    expect(await page.locator(".rows input, .rows select, .rows button").count()).toBe(0);
+    expect(await page.getByRole("button", { name: /^Download this model/ }).count()).toBe(0);
+    expect(await page.locator("li", { hasText: "A kernel model is its training rows" }).count()).toBe(1);
+    quiet(watched);
+  });
+});
+
+describe("the page of a network's dial", () => {
+  it("shows what the command says of each reading, and the averaging", async () => {
+    const watched = await open(browser, url("network.html"));
+    const { page } = watched;
+    await slider(page).focus();
+    const steps = page.locator("section", { hasText: "Averaging weights over the run" }).locator(".chart");
+    await steps.scrollIntoViewIfNeeded();
+    const seen = new Set<string>();
+    for (const key of ["Home", "PageUp", "PageUp", "End"]) {
+      await page.keyboard.press(key);
+      await page.waitForTimeout(100);
+      seen.add(await steps.innerHTML());
+      const l2 = (await card(page, "λ")).value;
+      const { outputs } = JSON.parse(run("dial", "read", "network.dial", "--l2", String(l2), "-o", "there.safetensors", "--force", "--json")) as { outputs: { error: number; remaining: number; status: string }[] };
+      const [mass, error] = [await card(page, "unspent mass"), await card(page, "reading off by ≤")];
+      expect(Math.abs(mass.value - outputs[0]!.remaining)).toBeLessThanOrEqual(1e-12);
+      expect(error.value).toBe(outputs[0]!.error);
+      expect(await page.locator(".standing span").textContent()).toBe(outputs[0]!.status);
+    }
+    expect(seen.size).toBe(4);
+    quiet(watched);
+  });
+});
+
 describe("every page", () => {
   it.each([
     ["demo", "afterfit-demo/report.html"],
     ["table", "houses.html"],
+    ["kernel", "kernel.html"],
     ["averages", "average.html"],
+    ["a network's dial", "network.html"],
   ])("keeps nobody out: %s", async (name, file) => {
     for (const colorScheme of ["light", "dark"] as const) {
       const watched = await open(browser, url(file), { colorScheme });
@@ -297,13 +359,19 @@ describe("every page", () => {
   });
 
   it.each([360, 768, 1280, 2560])("fits %i pixels, and does not jump", async (width) => {
-    for (const file of ["afterfit-demo/report.html", "houses.html", "average.html"]) {
+    for (const file of ["afterfit-demo/report.html", "houses.html", "kernel.html", "average.html", "network.html"]) {
       const watched = await open(browser, url(file), { viewport: { width, height: 900 } });
       const { page } = watched;
       const sizes = () => page.evaluate(() => [document.documentElement.scrollWidth, window.innerWidth, document.documentElement.scrollHeight]);
       await page.waitForTimeout(100);
       const [content, screen, height] = (await sizes()) as [number, number, number];
       expect(content).toBeLessThanOrEqual(screen);
+      // No label of a chart is cut: neither here nor where it is saved.
+      const cut = await page.evaluate(() => [...document.querySelectorAll(".chart svg text")].filter((text) => {
+        const [own, all] = [text.getBoundingClientRect(), text.closest("svg")!.getBoundingClientRect()];
+        return own.width > 0 && (own.left < all.left || own.right > all.right);
+      }).map((text) => text.textContent));
+      expect(cut, file).toEqual([]);
       const keep = process.env.PICTURES;
       if (keep) await page.screenshot({ path: join(keep, `${file.replace(/\W/g, "-")}-${width}.png`), fullPage: true });
       await slider(page).focus();
@@ -319,6 +387,12 @@ describe("every page", () => {
   it("prints all of it, and says so where there is no JavaScript", async () => {
     const { page } = await open(browser, url("houses.html"));
     expect((await page.pdf()).length).toBeGreaterThan(20_000);
+    // Paper is light, whatever the screen is.
+    const ink = () => page.locator(".afterfit").evaluate((node) => getComputedStyle(node).color);
+    await page.emulateMedia({ colorScheme: "dark" });
+    expect(await ink()).toBe("rgb(230, 230, 227)");
+    await page.emulateMedia({ media: "print", colorScheme: "dark" });
+    expect(await ink()).toBe("rgb(34, 34, 34)");
     const context = await browser.newContext({ javaScriptEnabled: false });
     const silent = await context.newPage();
     await silent.goto(url("houses.html"));

@@ -19,9 +19,18 @@ export interface Drawing {
   x?: ScaleOptions;
   y?: ScaleOptions;
   height?: number;
-  marginLeft?: number;
-  marginBottom?: number;
 }
+
+/** The width of a text in a chart. (A page that is asked lays itself out, at every frame.) */
+function widthOf(text: string): number {
+  pen ??= element("canvas").getContext("2d")!;
+  pen.font = "12px system-ui, sans-serif";
+  return pen.measureText(text).width;
+}
+let pen: CanvasRenderingContext2D | undefined;
+
+/** Between a tick's label and the axis. */
+const TICK = 11;
 
 export class Chart {
   readonly node: HTMLElement;
@@ -29,6 +38,8 @@ export class Chart {
   private svg: (SVGSVGElement & Plot) | null = null;
   private rule: SVGLineElement | null = null;
   private width = 0;
+  /** Room for the labels of the axis. (It only grows: what moves with λ does not jump.) */
+  private left = 40;
 
   /** `over` λ: a chart with a line that moves; otherwise drawn anew for every λ. */
   constructor(
@@ -76,17 +87,14 @@ export class Chart {
 
   redraw(): void {
     if (this.width === 0) return;
-    const { marks, height, ...rest } = this.draw(this.l2);
-    const found = plot({
-      marginBottom: 40,
-      ...rest,
-      marks,
-      className: NAME,
-      width: this.width,
-      height: height ?? Math.round(Math.min(320, 150 + 0.2 * this.width)),
-      ariaLabel: this.name,
-    });
-    const svg = (found instanceof SVGSVGElement ? found : found.querySelector("svg")!) as SVGSVGElement & Plot;
+    const drawing = this.draw(this.l2);
+    let svg = this.plotted(drawing);
+    const labels = [...svg.querySelectorAll('[aria-label="y-axis tick label"] text')];
+    const left = Math.ceil(Math.min(0.6 * this.width, TICK + Math.max(0, ...labels.map((label) => widthOf(label.textContent)))));
+    if (left > this.left) {
+      this.left = left;
+      svg = this.plotted(drawing);
+    }
     svg.querySelector("style")?.remove();
     // (A picture has one name. Its parts have none.)
     svg.querySelectorAll("[aria-label]").forEach((part) => { part.removeAttribute("aria-label"); });
@@ -102,6 +110,19 @@ export class Chart {
       this.move();
     }
     this.frame.replaceChildren(svg);
+  }
+
+  private plotted({ height, ...drawing }: Drawing): SVGSVGElement & Plot {
+    const found = plot({
+      ...drawing,
+      marginBottom: 40,
+      marginLeft: this.left,
+      className: NAME,
+      width: this.width,
+      height: height ?? Math.round(Math.min(320, 150 + 0.2 * this.width)),
+      ariaLabel: this.name,
+    });
+    return (found instanceof SVGSVGElement ? found : found.querySelector("svg")!) as SVGSVGElement & Plot;
   }
 
   private move(): void {

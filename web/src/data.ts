@@ -20,6 +20,8 @@ export interface Row {
   error?: number | null;
   /** Of a run: mass that no step has spent. */
   remaining?: number | null;
+  /** exact, approximation or heuristic, where that is not the same for all. */
+  standing?: string;
 }
 
 /** A column of the table, and where its features begin. */
@@ -67,6 +69,7 @@ export interface PageData {
   model: string | null;
   target: string | null;
   classes: string[] | null;
+  /** The names of all features; of kernel models, of the training rows. */
   features: string[];
   image: [number, number] | null;
   rows: Row[];
@@ -75,7 +78,10 @@ export interface PageData {
   loss: string;
   /** What `validation_score` is, where rows have one. */
   score: string | null;
+  /** Of kernel models: their coefficients of each training row. */
   path: Packed | null;
+  /** What a kernel model says of each sample, `[sample][output]` in the place of weights. */
+  scores: Packed | null;
   /** What a model file says of itself. */
   about: Record<string, unknown> | null;
   /** `[row][truth][found]`. */

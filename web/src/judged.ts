@@ -2,7 +2,7 @@
 
 import type { PageData, Row } from "./data";
 
-export type Numbers = Exclude<keyof Row, "resolved">;
+export type Numbers = Exclude<keyof Row, "resolved" | "standing">;
 
 export class Judged {
   rows: Row[] = [];

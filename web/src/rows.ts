@@ -2,7 +2,7 @@
 
 import type { Column, PageData, Sample } from "./data";
 import { button, element, short } from "./dom";
-import { largest, predict, type Model, type Path } from "./model";
+import { largest, Path, predict } from "./model";
 import { shortened, type Reading, type Section } from "./sections";
 
 const MOST_CLASSES = 12;
@@ -62,10 +62,14 @@ function cell(column: Column, features: number[]): { input: HTMLInputElement | H
   return { input, write };
 }
 
-/** Cells for the columns that matter most. */
-function cells(columns: Column[], sample: Sample, changed: () => void): Editor {
+/** Cells for the columns that matter most; text alone where nothing follows from a change. */
+function cells(columns: Column[], sample: Sample, changed: (() => void) | null): Editor {
   const all = columns.map((column) => cell(column, sample.features));
   const inputs = all.map(({ input }) => input);
+  if (!changed) {
+    const text = (input: (typeof inputs)[number]) => ("selectedOptions" in input ? input.selectedOptions[0]?.textContent ?? "" : input.value);
+    return { nodes: inputs.map((input) => element("td", {}, text(input))), read: () => sample.features, reset: () => undefined };
+  }
   const start = inputs.map((input) => input.value);
   inputs.forEach((input) => {
     input.addEventListener("input", changed);
@@ -90,13 +94,14 @@ function cells(columns: Column[], sample: Sample, changed: () => void): Editor {
   };
 }
 
-/** A picture that can be painted on. */
-function canvas(sample: Sample, [height, width]: [number, number], changed: () => void): Editor {
+/** A picture that can be painted on, where something follows from it. */
+function canvas(sample: Sample, [height, width]: [number, number], changed: (() => void) | null): Editor {
   const features = Float64Array.from(sample.features);
   const top = features.reduce((top, value) => Math.max(top, value), 1e-300);
+  const name = `row ${sample.row + 1} as a picture`;
   const node = element("canvas", {
-    width, height, class: "row-picture", role: "application", tabindex: 0,
-    "aria-label": `row ${sample.row + 1} as a picture: draw with the pointer, or move with the arrow keys and paint with the space bar`,
+    width, height, class: changed ? "row-picture painted" : "row-picture", role: changed ? "application" : "img", tabindex: changed ? 0 : null,
+    "aria-label": changed ? `${name}: draw with the pointer, or move with the arrow keys and paint with the space bar` : name,
   });
   let cursor = -1;
   const draw = () => {
@@ -108,6 +113,8 @@ function canvas(sample: Sample, [height, width]: [number, number], changed: () =
     });
     pen.putImageData(image, 0, 0);
   };
+  draw();
+  if (!changed) return { nodes: [element("td", {}, node)], read: () => features, reset: () => undefined };
   const paint = (at: number, ink: number) => {
     if (at < 0 || at >= features.length || features[at] === ink) return;
     features[at] = ink;
@@ -141,7 +148,6 @@ function canvas(sample: Sample, [height, width]: [number, number], changed: () =
     cursor = -1;
     draw();
   });
-  draw();
   return {
     nodes: [element("td", {}, node)],
     read: () => features,
@@ -152,16 +158,20 @@ function canvas(sample: Sample, [height, width]: [number, number], changed: () =
   };
 }
 
+/** What the model at hand says of a row with these features. */
+type Says = (features: ArrayLike<number>) => number[];
+
 /** One row: its editor, its truth, and what the model at hand says of it. */
-function line(data: PageData, columns: Column[], sample: Sample): { node: HTMLElement; update: (model: Model) => void } {
+function line(data: PageData, columns: Column[], sample: Sample): { node: HTMLElement; update: (says: Says) => void } {
   const found = element("td", { class: "found" });
-  let model: Model | null = null;
+  let says: Says | null = null;
   const show = () => {
-    if (!model) return;
+    if (!says) return;
     const features = editor.read();
-    found.replaceChildren(typeof features === "string" ? features : said(data, predict(data.model!, model, features), sample.truth));
+    found.replaceChildren(typeof features === "string" ? features : said(data, says(features), sample.truth));
   };
-  const editor = data.image ? canvas(sample, data.image, show) : cells(columns, sample, show);
+  const changed = data.scores ? null : show;
+  const editor = data.image ? canvas(sample, data.image, changed) : cells(columns, sample, changed);
   const reset = button("reset", () => {
     editor.reset();
     show();
@@ -173,12 +183,12 @@ function line(data: PageData, columns: Column[], sample: Sample): { node: HTMLEl
     ...editor.nodes,
     element("td", {}, shortened(sample.truth)),
     found,
-    element("td", {}, reset),
+    changed && element("td", {}, reset),
   );
   return {
     node,
     update: (now) => {
-      model = now;
+      says = now;
       show();
     },
   };
@@ -200,13 +210,15 @@ function said(data: PageData, numbers: number[], truth: string): Node {
   return element("ul", { class: classes.length === 2 ? "probabilities two" : "probabilities" }, ...items);
 }
 
-export function rowsEditor(data: PageData, path: Path, best: number): Section {
+export function rowsEditor(data: PageData, path: Path | null, best: number): Section {
+  // What a kernel model says of each row is known; any other model is asked.
+  const scores = data.scores && new Path(data.scores);
   // Of many columns, those that matter most at the best λ.
-  const { weights } = path.at(best);
+  const weights = scores ? null : path!.at(best).weights;
   const weight = ({ first, values }: Column) => {
     let top = 0;
-    for (let output = 0; output < path.outputs; output++) {
-      for (let i = first; i < first + Math.max(1, values.length); i++) top = Math.max(top, Math.abs(weights[output * path.features + i]!));
+    for (let output = 0; weights && output < path!.outputs; output++) {
+      for (let i = first; i < first + Math.max(1, values.length); i++) top = Math.max(top, Math.abs(weights[output * path!.features + i]!));
     }
     return top;
   };
@@ -215,10 +227,12 @@ export function rowsEditor(data: PageData, path: Path, best: number): Section {
   const lines = data.samples.map((sample) => line(data, columns, sample));
   const names = data.image ? ["picture"] : columns.map(({ name }) => shortened(name, 20));
   const head = ["row", ...names, shortened(data.target ?? "truth", 20), "prediction"].map((name) => element("th", { scope: "col" }, name));
-  const grid = element("table", { class: "rows" }, element("thead", {}, element("tr", {}, ...head, element("td"))), element("tbody", {}, ...lines.map(({ node }) => node)));
+  const grid = element("table", { class: "rows" }, element("thead", {}, element("tr", {}, ...head, scores ? null : element("td"))), element("tbody", {}, ...lines.map(({ node }) => node)));
   const which = data.samples_seen ? "Some rows of the table (the model at hand has seen them in training)" : "Some of the rows held out";
-  const few = columns.length < data.columns.length && !data.image ? ` The ${columns.length} of ${data.columns.length} columns with the largest weights are shown.` : "";
-  const hint = data.image
+  const few = columns.length < data.columns.length && !data.image ? ` The ${scores ? "first " : ""}${columns.length} of ${data.columns.length} columns${scores ? "" : " with the largest weights"} are shown.` : "";
+  const hint = scores
+    ? `Their values cannot be changed here: that takes every training row.${few}`
+    : data.image
     ? "Paint on a picture and the prediction follows."
     : `Edit a value and the prediction follows${data.columns.some(({ mean }) => mean !== null) ? "; an empty cell is a missing value" : ""}.${few}`;
   const node = element(
@@ -227,12 +241,13 @@ export function rowsEditor(data: PageData, path: Path, best: number): Section {
     element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "rows" }, grid),
     element("p", { class: "caption" }, `${which}, and what the model at hand says of them. ${hint}`),
   );
-  const update = ({ model }: Reading) => {
-    if (model) {
-      lines.forEach((line) => {
-        line.update(model);
-      });
-    }
+  const update = ({ l2, model }: Reading) => {
+    const known = scores?.at(l2).weights;
+    const each = (known?.length ?? 0) / lines.length;
+    lines.forEach((line, at) => {
+      if (known) line.update(() => Array.from(known.subarray(at * each, (at + 1) * each)));
+      else if (model) line.update((features) => predict(data.model!, model, features));
+    });
   };
   return { title: data.samples_seen ? "Rows" : "Rows held out", node, update, size: data.image ? "tall" : "wide" };
 }

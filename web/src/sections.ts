@@ -193,15 +193,21 @@ export function shortened(name: string, most = 24): string {
   return [...letters.slice(0, most / 2), "…", ...letters.slice(1 - most / 2)].join("");
 }
 
+/** What the numbers of a path are. */
+export const named = (data: PageData): { one: string; many: string } =>
+  data.model === "kernel" ? { one: "coefficient", many: "coefficients" } : { one: "weight", many: "weights" };
+
 /** The largest weights, by class. */
 export function bars(data: PageData, path: Path): Section {
+  const { one, many } = named(data);
+  const unit = data.model === "kernel" ? "How much of its similarity to each training row a prediction is made of" : "In the units of the table";
   const names = outputs(data, path.outputs);
   const { features } = path;
   let output = 0;
   let weights: Float64Array | null = null;
   const chart = new Chart(
-    "Largest weights",
-    `In the units of the table${features > MOST_BARS ? `; the ${MOST_BARS} largest of ${features}` : ""}.`,
+    `Largest ${many}`,
+    `${unit}${features > MOST_BARS ? `; the ${MOST_BARS} largest of ${features}` : ""}.`,
     () => {
       const own = weights?.subarray(output * features, (output + 1) * features) ?? new Float64Array(features);
       const order = largest(MOST_BARS, features, (at) => Math.abs(own[at]!));
@@ -214,10 +220,9 @@ export function bars(data: PageData, path: Path): Section {
             title: (bar: { name: string; weight: number }) => `${bar.name}: ${short(bar.weight)}`,
           }),
           ruleX([0]),
-          axisX({ anchor: "bottom", label: "weight", ticks: 5, tickFormat: (value: number) => short(value) }),
+          axisX({ anchor: "bottom", label: one, ticks: 5, tickFormat: (value: number) => short(value) }),
         ],
         y: { domain: shown.map(({ place }) => place), label: null, tickFormat: label },
-        marginLeft: Math.min(190, 24 + 6.6 * Math.max(...shown.map(({ place }) => label(place).length))),
         height: 50 + 18 * shown.length,
       };
     },
@@ -235,8 +240,8 @@ export function bars(data: PageData, path: Path): Section {
     output = Number(choose.value);
     if (latest) update(latest);
   });
-  const node = element("div", {}, names.length > 1 ? element("p", {}, "weights of ", choose) : null, chart.node);
-  return { title: "Largest weights", node, update };
+  const node = element("div", {}, names.length > 1 ? element("p", {}, `${many} of `, choose) : null, chart.node);
+  return { title: `Largest ${many}`, node, update };
 }
 
 export function traces(data: PageData, path: Path, judged: Judged, range: [number, number]): Section {
@@ -257,12 +262,13 @@ export function traces(data: PageData, path: Path, judged: Judged, range: [numbe
     return line(points, { x: "l2", y: "weight", stroke, strokeWidth, title: () => name(at) });
   }).reverse();
   const few = Math.min(NAMED, shown.length);
+  const { one, many } = named(data);
   return overStrengths(
-    "Weights against λ",
-    `The ${shown.length} of ${count} weights that grow largest; the first ${few} are named.`,
+    `${many.replace(/^./, (letter) => letter.toUpperCase())} against λ`,
+    `The ${shown.length} of ${count} ${many} that grow largest; the first ${few} are named.`,
     judged,
     range,
-    () => ({ marks: [ruleY([0], { strokeOpacity: 0.3 }), ...lines], y: { label: "weight" } }),
+    () => ({ marks: [ruleY([0], { strokeOpacity: 0.3 }), ...lines], y: { label: one } }),
     shown.slice(0, few).map((at, place) => [COLORS[place]!, shortened(name(at), 40)]),
   );
 }

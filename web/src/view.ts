@@ -8,7 +8,7 @@ import { readModel } from "./live";
 import { Path } from "./model";
 import { remaining } from "./nodes";
 import { numberOf, rowsEditor } from "./rows";
-import { averaging, bars, confusion, lossChart, runCharts, scoreChart, templates, traces, type Reading, type Section } from "./sections";
+import { averaging, bars, confusion, lossChart, named, runCharts, scoreChart, templates, traces, type Reading, type Section } from "./sections";
 
 export interface View {
   node: HTMLElement;
@@ -29,22 +29,24 @@ let views = 0;
 export function view(data: PageData, changed: (l2: number) => void, start?: number): View {
   const judged = new Judged(data);
   const path = data.path ? new Path(data.path) : null;
-  const [low, high] = path?.range ?? judged.range;
+  const between = path ?? (data.scores && new Path(data.scores));
+  const [low, high] = between?.range ?? judged.range;
   const range: [number, number] = [low, high];
   const usual = judged.best?.l2 ?? judged.rows[Math.floor(judged.rows.length / 2)]!.l2;
   let l2 = usual;
 
   const numbers = cards(data, judged, path);
+  const rows = between && data.samples.length > 0 ? rowsEditor(data, path, usual) : null;
   const sections = [
     lossChart(data, judged, range),
-    ...(path ? [data.image ? templates(data, path) : bars(data, path)] : []),
+    ...(path ? [data.image && data.model !== "kernel" ? templates(data, path) : bars(data, path)] : []),
     scoreChart(data, judged, range),
-    path && data.image && data.samples.length > 0 ? rowsEditor(data, path, usual) : null,
+    data.image ? rows : null,
     path ? traces(data, path, judged, range) : null,
     confusion(data),
     averaging(data),
     ...runCharts(judged, range),
-    path && !data.image && data.samples.length > 0 ? rowsEditor(data, path, usual) : null,
+    data.image ? null : rows,
   ].filter((section) => section !== null);
 
   const id = `afterfit-${views++}`;
@@ -88,7 +90,7 @@ export function view(data: PageData, changed: (l2: number) => void, start?: numb
     refusal.textContent = "";
     typed.removeAttribute("aria-invalid");
     // Without models at the nodes there is nothing between two judged strengths, unless someone evaluates it.
-    l2 = path || data.live ? value : judged.nearest(value).row.l2;
+    l2 = between || data.live ? value : judged.nearest(value).row.l2;
     slider.value = String(place(l2));
     slider.setAttribute("aria-valuetext", `λ ${short(l2)}`);
     if (Number(typed.value) !== l2) typed.value = short(l2, 6);
@@ -231,9 +233,10 @@ function cards(data: PageData, judged: Judged, path: Path | null): Cards {
   const certainty = ({ judged, nearest }: Reading): string => {
     if (judged && nearest.resolved === false) return `unresolved: loss off by ≤ ${short(nearest.excess, 2)}`;
     if (judged && typeof nearest.excess === "number") return `loss off by ≤ ${short(nearest.excess, 2)}`;
-    return path ? `weights off by ≤ ${short(path.error, 2)}` : "";
+    return path ? `${named(data).many} off by ≤ ${short(path.error, 2)}` : "";
   };
-  const standing = element("div", { class: "card standing", title: data.reason }, data.standing, bound);
+  const word = element("span", {}, data.standing);
+  const standing = element("div", { class: "card standing", title: data.reason }, word, bound);
   const node = element(
     "div",
     { class: "cards" },
@@ -253,6 +256,7 @@ function cards(data: PageData, judged: Judged, path: Path | null): Cards {
         if (number !== null) place.dataset.value = String(number);
         return `${title} ${place.textContent}`;
       });
+      word.textContent = reading.nearest.standing ?? data.standing;
       bound.textContent = said || certainty(reading);
       window.clearTimeout(timer);
       timer = window.setTimeout(() => { sentence.textContent = texts.join(", "); }, 600);
@@ -302,14 +306,17 @@ function takeaway(data: PageData, judged: Judged, path: Path | null, at: () => n
 function remarks(data: PageData): HTMLElement {
   const { path } = data;
   const own = path
-    ? [`Between the strengths of the fit, models are combinations of those at ${path.count} nodes, kept as ${path.type}: weights within ${short(path.error, 2)} of the exact ones' length, and ${short(path.rounding, 2)} for rounding. Numbers marked ≈ are interpolated.`]
+    ? [`Between the strengths of the fit, models are combinations of those at ${path.count} nodes, kept as ${path.type}: ${named(data).many} within ${short(path.error, 2)} of the exact ones' length, and ${short(path.rounding, 2)} for rounding. Numbers marked ≈ are interpolated.`]
+    : [];
+  const kernel = data.model === "kernel"
+    ? ["A kernel model is its training rows, and these stay out of the page. So the rows that it shows cannot be edited, and the model cannot be downloaded: the command makes it. Where rows are much alike, errors of the coefficients are larger in predictions."]
     : [];
   const reason = data.reason ? [`${data.standing}: ${data.reason}`] : [];
   return element(
     "section",
     {},
     element("h2", {}, "What is exact and what is not"),
-    element("ul", {}, ...[...reason, ...own, ...data.notes].map((note) => element("li", {}, note))),
+    element("ul", {}, ...[...reason, ...own, ...kernel, ...data.notes].map((note) => element("li", {}, note))),
   );
 }
 

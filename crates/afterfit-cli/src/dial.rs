@@ -263,7 +263,8 @@ const SHOWN: usize = 41;
 /// What a dial knows of a λ before its model is read.
 pub(crate) fn strength(dial: &DialFile, l2: f64) -> Result<Strength> {
     let reading = dial.reading(&Target::L2(l2), Answer::Regularized)?;
-    Ok(Strength { l2, score: None, error: Some(reading.error), remaining: Some(reading.remaining) })
+    let DialReading { error, remaining, status, .. } = reading;
+    Ok(Strength { l2, score: None, error: Some(error), remaining: Some(remaining), standing: status.standing })
 }
 
 /// The page of a dial. Only λ has one.

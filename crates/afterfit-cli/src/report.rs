@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 
 use afterfit::files::text::{plain, quoted_if_needed, shown_path};
-use afterfit::learn::Learned;
-use afterfit::model::{About, Kind, ModelPath};
+use afterfit::learn::{Held, Learned};
+use afterfit::model::{About, Kind, Model, ModelPath};
+use afterfit::objective::{Dense, Features};
 use afterfit::table::{ColumnRecipe, Missing};
-use afterfit::{Answer, PathInfo, RateRun, Reason, Status, Stride, Weighting};
+use afterfit::{Answer, PathInfo, RateRun, Reason, Standing, Status, Stride, Weighting};
 use anyhow::Result;
 use serde_json::{Value, json};
 
@@ -14,6 +15,9 @@ use crate::page::{Averaging, Column, Models, Page, loss_of};
 
 /// Held-out rows that a page shows.
 pub(crate) const ROWS: usize = 8;
+
+/// A kernel model's page names no more columns than this.
+const MOST_WIDE: usize = 10_000;
 
 /// What λ is, in other programs' words.
 const UNITS: &str = "λ multiplies ½‖w‖² next to a mean loss: scikit-learn's Ridge(alpha = nλ), LogisticRegression(C = 1/(nλ)), PoissonRegressor(alpha = λ), KernelRidge(alpha = nλ) of a centered kernel, where n is the number of training rows, or the sum of their weights. Losses are half the mean squared error, the log-loss, or half the Poisson deviance. Intercepts are not penalized.";
@@ -46,6 +50,10 @@ pub(crate) fn of_fit(
     page.samples = std::mem::take(&mut learned.held);
     page.samples.iter_mut().for_each(|sample| sample.truth = shown(&sample.truth));
     page.samples_seen = learned.runs > 1;
+    if page.path.is_some() && !learned.trained.is_empty() {
+        page.features = learned.trained.iter().map(|row| format!("row {}", row + 1)).collect();
+    }
+    page.scores = scores(&learned.model, &page.samples)?;
     page.averaging = averaging;
     page.runs = learned.dial.as_ref().and_then(|dial| runs(dial.info()));
     page.standing = status.standing.to_string();
@@ -57,6 +65,21 @@ pub(crate) fn of_fit(
     let notes = learned.notes.iter().map(String::as_str).chain([UNITS]);
     page.notes = notes.map(shown).chain(page.notes).collect();
     Ok(page)
+}
+
+/// What a kernel model says of the samples at the nodes of its path. (Other models have weights for that.)
+fn scores(model: &Model, samples: &[Held]) -> Result<Option<Models>> {
+    let (Kind::Kernel(kernel), Some(path), false) = (model.about.model, &model.path, samples.is_empty()) else {
+        return Ok(None);
+    };
+    let width = model.about.features;
+    let table =
+        |rows: Vec<f64>| Ok::<_, afterfit::Error>(Features::Dense(Dense::new(rows.len() / width, width, rows)?));
+    let own = samples.iter().flat_map(|sample| sample.features.iter().copied()).collect();
+    let matrix = kernel.matrix(&table(own)?, &table(model.support.clone())?)?;
+    let rows = |i: usize| (0..matrix.ncols()).map(move |j| (i, j));
+    let by_row: Vec<f64> = (0..matrix.nrows()).flat_map(rows).map(|place| matrix[place]).collect();
+    Ok(Models::of_scores(path, &by_row))
 }
 
 fn shown(text: &str) -> String {
@@ -72,11 +95,9 @@ fn of_model(
     image: Option<[usize; 2]>,
 ) -> Page {
     let kernel = matches!(about.model, Kind::Kernel(_));
-    let models = path.filter(|_| !kernel).and_then(Models::of);
+    let models = path.and_then(Models::of);
     let mut notes = Vec::new();
-    if kernel {
-        notes.push("a kernel model is its training rows: this page has its numbers, not the model".to_owned());
-    } else if path.is_some() && models.is_none() {
+    if path.is_some() && models.is_none() {
         notes.push("the models of this path are too large for a page: it has their numbers, not the models".to_owned());
     }
     let width = about.features;
@@ -85,18 +106,18 @@ fn of_model(
         (None, Some([_, across])) => format!("pixel {}, {}", at / across.max(1) + 1, at % across.max(1) + 1),
         (None, None) => format!("feature {}", at + 1),
     };
-    // (Names of a million features that nobody sees would be most of the page.)
-    let features: Vec<String> = if models.is_some() { (0..width).map(name).collect() } else { Vec::new() };
     let kind = match about.model {
         Kind::Linear => "linear",
         Kind::Softmax => "softmax",
         Kind::Poisson => "poisson",
         Kind::Kernel(_) => "kernel",
     };
+    // (Names of a million features that nobody sees would be most of the page.)
+    let features: Vec<String> = if models.is_some() { (0..width).map(name).collect() } else { Vec::new() };
     let numbers =
         || (0..width).map(|at| Column { name: name(at), first: at, kind: "number".into(), ..Column::default() });
     let columns = match &about.columns.recipe {
-        _ if models.is_none() => Vec::new(),
+        _ if models.is_none() && !(kernel && width <= MOST_WIDE) => Vec::new(),
         Some(recipe) => columns(&recipe.columns, recipe.missing == Missing::Mean),
         None => numbers().collect(),
     };
@@ -108,7 +129,7 @@ fn of_model(
         features,
         image,
         loss: loss_of(kind).into(),
-        about: models.as_ref().and_then(|_| serde_json::to_value(about).ok()),
+        about: models.as_ref().filter(|_| !kernel).and_then(|_| serde_json::to_value(about).ok()),
         path: models,
         columns,
         notes,
@@ -166,12 +187,13 @@ pub(crate) struct Strength {
     pub(crate) score: Option<f64>,
     pub(crate) error: Option<f64>,
     pub(crate) remaining: Option<f64>,
+    pub(crate) standing: Standing,
 }
 
 impl Strength {
     pub(crate) fn row(&self) -> Value {
-        let Self { l2, score, error, remaining } = self;
-        json!({ "l2": l2, "validation_score": score, "error": error, "remaining": remaining })
+        let Self { l2, score, error, remaining, standing } = self;
+        json!({ "l2": l2, "validation_score": score, "error": error, "remaining": remaining, "standing": standing })
     }
 }
 

@@ -68,12 +68,17 @@ impl Path {
         self.l2.iter().position(|&known| known == l2)
     }
 
-    /// A page with these models, where it is of a kind that has weights for features.
-    pub(crate) fn on_page(&self, page: Page) -> Page {
+    /// A page with these models; of a kernel model, `kernel` is that of each sample with each training row.
+    pub(crate) fn on_page(&self, page: Page, kernel: &[f64]) -> Page {
         let kind = match page.model.as_deref() {
             Some("linear") => Kind::Linear,
             Some("softmax") => Kind::Softmax,
             Some("poisson") => Kind::Poisson,
+            Some("kernel") => {
+                let path = self.nodes.as_ref().and_then(page::Models::of);
+                let scores = self.nodes.as_ref().and_then(|nodes| page::Models::of_scores(nodes, kernel));
+                return Page { path, scores, ..page };
+            }
             _ => return page,
         };
         let Some(models) = self.nodes.as_ref().and_then(page::Models::of) else { return page };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use afterfit::files::stores;
 use afterfit_cli::page::{MODULE, Page, STYLE, loss_of};
+use numpy::PyReadonlyArray2;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -20,12 +21,14 @@ fn wrong(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// What a page shows of a path: these fields (JSON), and its models.
+/// What a page shows of a path: these fields (JSON), and its models; `kernel` is that of each sample with each training row.
 #[pyfunction]
-fn page(path: &Path, fields: &str) -> PyResult<String> {
+#[pyo3(signature = (path, fields, kernel = None))]
+fn page(path: &Path, fields: &str, kernel: Option<PyReadonlyArray2<'_, f64>>) -> PyResult<String> {
     let mut page: Page = serde_json::from_str(fields).map_err(wrong)?;
     page.loss = page.model.as_deref().map_or("", loss_of).into();
-    serde_json::to_string(&path.on_page(page)).map_err(wrong)
+    let kernel: Vec<f64> = kernel.map(|kernel| kernel.as_array().iter().copied().collect()).unwrap_or_default();
+    serde_json::to_string(&path.on_page(page, &kernel)).map_err(wrong)
 }
 
 /// What a page shows of a dial's file.

@@ -38,7 +38,10 @@ pub(super) fn write(
 ) -> Result<()> {
     let both = || planned.iter().zip(rows).filter_map(|(plan, row)| Some((plan.strength?, plan, row)));
     let strengths: Vec<Strength> = both()
-        .map(|(l2, plan, row)| Strength { l2, score: row.score, error: None, remaining: plan.remaining })
+        .map(|(l2, plan, row)| {
+            let Planned { remaining, status, .. } = *plan;
+            Strength { l2, score: row.score, error: None, remaining, standing: status.standing }
+        })
         .collect();
     // (That of the best; without one, what most strengths are. Notes name those that are not.)
     let alike = |one: &&Planned| planned.iter().filter(|other| other.status == one.status).count();

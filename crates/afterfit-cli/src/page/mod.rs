@@ -40,7 +40,7 @@ pub struct Page {
     pub target: Option<String>,
     /// The classes, if it is those.
     pub classes: Option<Vec<String>>,
-    /// The names of all features.
+    /// The names of all features; of kernel models, of the training rows.
     pub features: Vec<String>,
     /// Height and width, where rows are images.
     pub image: Option<[usize; 2]>,
@@ -54,8 +54,10 @@ pub struct Page {
     pub loss: String,
     /// What `validation_score` is, where rows have one.
     pub score: Option<String>,
-    /// The models at the nodes.
+    /// The models at the nodes; of kernel models, their coefficients of each training row.
     pub path: Option<Models>,
+    /// What a kernel model says of each sample at the nodes, in the place of weights.
+    pub scores: Option<Models>,
     /// What a model file says of itself.
     pub about: Option<Value>,
     /// `[row][true][predicted]`.
@@ -197,6 +199,25 @@ impl Models {
             biases: STANDARD.encode(biases),
         })
     }
+
+    /// What the kernel models of a path say of some rows, whose kernel with each of the training rows this is, row by row.
+    #[must_use]
+    pub fn of_scores(path: &ModelPath, kernel: &[f64]) -> Option<Self> {
+        let outputs = path.biases.len() / path.nodes.len();
+        let rows = path.weights.len() / path.biases.len().max(1);
+        if kernel.is_empty() || outputs == 0 || rows == 0 {
+            return None;
+        }
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let mut scores = Vec::with_capacity(kernel.len() / rows * path.biases.len());
+        for (coefficients, biases) in path.weights.chunks_exact(rows * outputs).zip(path.biases.chunks_exact(outputs)) {
+            for row in kernel.chunks_exact(rows) {
+                scores.extend(coefficients.chunks_exact(rows).zip(biases).map(|(own, bias)| dot(own, row) + bias));
+            }
+        }
+        let biases = vec![0.0; path.nodes.len()];
+        Self::of(&ModelPath { nodes: path.nodes.clone(), weights: scores, biases, error: path.error, certified: None })
+    }
 }
 
 /// A page in the same looks that only has text and pictures of its own folder: `body` is HTML.
@@ -270,6 +291,29 @@ mod tests {
         assert!(!MODULE.to_lowercase().contains("</script") && !MODULE.contains("<!--"));
         assert!(!STYLE.to_lowercase().contains("</style"));
         assert!(POLICY.starts_with("default-src 'none'; script-src 'sha256-") && !POLICY.contains("unsafe"));
+    }
+
+    #[test]
+    fn kernel_models_say_at_each_node_what_their_rows_add_up_to() {
+        let nodes = afterfit::Nodes::new(1e-3, 1.0, 4).unwrap_or_else(|error| panic!("{error}"));
+        // Two outputs, three training rows, two samples.
+        let weights: Vec<f64> = (0..4 * 2 * 3).map(f64::from).collect();
+        let biases: Vec<f64> = (0..4 * 2).map(|at| f64::from(at) / 8.0).collect();
+        let path = ModelPath { nodes, weights, biases, error: 0.0, certified: None };
+        let kernel = [1.0, 0.5, 0.0, -1.0, 0.0, 2.0];
+        let packed = Models::of_scores(&path, &kernel).unwrap_or_else(|| panic!("there are scores"));
+        let bytes = STANDARD.decode(&packed.weights).unwrap_or_default();
+        let scores: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        for (node, scores) in scores.chunks_exact(4).enumerate() {
+            for sample in 0..2 {
+                for output in 0..2 {
+                    let own = |row: usize| path.weights[(node * 2 + output) * 3 + row] * kernel[sample * 3 + row];
+                    let expected = own(0) + own(1) + own(2) + path.biases[node * 2 + output];
+                    assert_eq!(f64::from(scores[sample * 2 + output]), expected);
+                }
+            }
+        }
+        assert!(Models::of_scores(&path, &[]).is_none());
     }
 
     #[test]

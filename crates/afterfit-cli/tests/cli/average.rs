@@ -567,6 +567,7 @@ fn the_pages_of_averages_and_dials() {
     afterfit().current_dir(at).args(["dial", "info", "run.dial", "--report", "d.html"]).succeeds();
     let shown = page("d.html");
     assert_eq!((shown["rows"].as_array().unwrap().len(), shown["path"].is_null()), (41, true));
+    assert_eq!(shown["rows"][0]["standing"], shown["standing"]);
     assert!(shown["rows"][0]["error"].is_number() && shown["averaging"]["steps"].as_array().unwrap().len() > 1);
     let again = transcript(at, &["dial", "info", "run.dial", "--report", "d.html"]);
     assert!(again.starts_with("exit 1") && again.contains("d.html exists already"), "{again}");

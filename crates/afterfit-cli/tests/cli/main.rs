@@ -301,7 +301,12 @@ fn the_report_has_the_models_the_rows_and_the_numbers() {
     }
 
     let (_, page) = report("houses.csv", "price", &["--model", "kernel"]);
-    assert!(page["path"].is_null() && page["rows"].as_array().unwrap().len() == 7);
+    assert_eq!(page["rows"].as_array().unwrap().len(), 7);
+    assert!(page["path"].is_object() && page["scores"].is_object() && page["about"].is_null());
+    let (own, samples) = (page["features"].as_array().unwrap(), page["samples"].as_array().unwrap());
+    let held = |sample: &Value| Value::from(format!("row {}", sample["row"].as_u64().unwrap() + 1));
+    assert!(own.len() > 3 && samples.len() == 8 && samples.iter().all(|sample| !own.contains(&held(sample))));
+    assert!(!page["columns"].as_array().unwrap().is_empty());
     let (_, page) = report("houses.csv", "price", &["--stream"]);
     assert!(page["path"].is_object() && page["samples"].as_array().unwrap().is_empty());
 }

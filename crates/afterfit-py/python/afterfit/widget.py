@@ -1,4 +1,4 @@
-"""The λ dial in a notebook: turn it, and see the model itself change (tried in JupyterLab; needs anywidget)."""
+"""The λ dial in a notebook: turn it, and see the model itself change (tried in JupyterLab and marimo; needs anywidget)."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class Dial(anywidget.AnyWidget):
         λ, next to a mean loss: what the slider is at. It can be set, and observed.
     value : float
         The same in the estimator's own unit, ``alpha`` or ``C``.
+
+    In marimo, ``mo.ui.anywidget(Dial(...))`` is what other cells follow: they read ``dial.l2``, and set ``dial.widget.l2``.
 
     Examples
     --------
@@ -160,13 +162,14 @@ def _of_estimator(estimator: Any, X: Any, y: Any, names: Sequence[str] | None, i
     one_se = getattr(estimator, f"{unit}_1se_")
     own = np.asarray(getattr(estimator, f"{unit}s_"))
     classes = getattr(estimator, "classes_", None)
-    samples = []
+    samples, similar = [], None
     if X is not None:
         shown = np.asarray(X[:_ROWS].toarray() if hasattr(X, "toarray") else X[:_ROWS], dtype=np.float64)
         truths = ["" if y is None else str(truth) for truth in (shown[:, 0] if y is None else y[:_ROWS])]
         samples = [
             {"row": at, "truth": truth, "features": row} for at, (row, truth) in enumerate(zip(shown.tolist(), truths, strict=True))
         ]
+        similar = estimator._kernel_of(shown) if kernel else None
     # What the own unit is of l2: alpha = scale · l2, C = scale / l2.
     power = 1 if unit == "alpha" else -1
     scale = float(own[0] / path.l2[0] ** power)
@@ -174,19 +177,19 @@ def _of_estimator(estimator: Any, X: Any, y: Any, names: Sequence[str] | None, i
         "title": type(estimator).__name__,
         "model": estimator._model,
         "classes": None if classes is None else [str(name) for name in classes],
-        "features": [] if kernel else features,
+        "features": [f"row {at + 1}" for at in range(len(estimator.dual_coef_))] if kernel else features,
         "image": image,
         "rows": rows,
         "best": int(estimator._at_index),
         "one_se": int(np.argmin(np.abs(np.log(own / one_se)))),
         "score": None if estimator.scoring is None else _name(estimator.scoring),
         "confusions": judged["confusions"],
-        "columns": [] if kernel else [{"name": name, "first": at, "kind": "number"} for at, name in enumerate(features)],
-        "samples": [] if kernel else samples,
+        "columns": [{"name": name, "first": at, "kind": "number"} for at, name in enumerate(features)],
+        "samples": samples,
         "samples_seen": True,
         "standing": "exact",
         "reason": "each strength has a certificate: how far its weights can be from the minimizer's",
         "notes": estimator.notes_,
         "unit": {"name": unit, "scale": scale, "power": power},
     }
-    return _afterfit.page(path, json.dumps(fields))
+    return _afterfit.page(path, json.dumps(fields), similar)

@@ -1,5 +1,6 @@
 """The dial in a notebook, as Python sees it. (web/e2e/jupyter.test.ts turns it in a real JupyterLab.)"""
 
+import base64
 import json
 import os
 import pickle
@@ -12,7 +13,7 @@ traitlets = pytest.importorskip("traitlets")
 datasets = pytest.importorskip("sklearn.datasets")
 
 from afterfit import _afterfit  # noqa: E402
-from afterfit.sklearn import KernelRidgeCV, LogisticRegressionCV, PoissonRegressorCV, RidgeCV  # noqa: E402
+from afterfit.sklearn import KernelRidge, KernelRidgeCV, LogisticRegressionCV, PoissonRegressorCV, RidgeCV  # noqa: E402
 from afterfit.widget import Dial  # noqa: E402
 
 
@@ -78,8 +79,24 @@ def test_every_estimator_has_a_page():
     X = np.linspace(0, 3, 40)[:, None]
     counts = np.round(np.exp(X[:, 0])).astype(float)
     assert shown(Dial(PoissonRegressorCV().fit(X, counts)))["model"] == "poisson"
-    kernel = shown(Dial(KernelRidgeCV(kernel="rbf").fit(X, counts)))
-    assert kernel["path"] is None and kernel["features"] == []
+
+
+def test_a_kernel_model_says_of_each_row_what_it_predicts():
+    X = np.linspace(0, 3, 40)[:, None]
+    model = KernelRidgeCV(alphas=np.geomspace(1e-2, 1e1, 7), kernel="rbf").fit(X, np.sin(X[:, 0]))
+    page = shown(Dial(model, X=X[3:6], y=np.sin(X[3:6, 0]), feature_names=["x"]))
+    assert page["features"][39] == "row 40" and page["columns"][0]["name"] == "x"
+    assert [sample["features"] for sample in page["samples"]] == X[3:6].tolist()
+    nodes, count = page["path"], page["scores"]["count"]
+    assert (nodes["from"], nodes["to"], nodes["count"]) == tuple(page["scores"][key] for key in ("from", "to", "count"))
+    scores = np.frombuffer(base64.b64decode(page["scores"]["weights"]), "<f4").reshape(count, 3)
+    # The first Chebyshev node (of the first kind), rising.
+    middle, half = 0.5 * np.log(nodes["from"] * nodes["to"]), 0.5 * np.log(nodes["to"] / nodes["from"])
+    l2 = float(np.exp(middle - half * np.cos(np.pi / (2 * count))))
+    exact = KernelRidge(alpha=l2 * len(X), kernel="rbf", fit_intercept=model.fit_intercept).fit(X, np.sin(X[:, 0]))
+    assert scores[0] == pytest.approx(exact.predict(X[3:6]), rel=1e-4)
+    # Without rows there is nothing to say.
+    assert shown(Dial(model))["scores"] is None
 
 
 def test_a_dials_file_and_a_run_have_a_page(tmp_path):

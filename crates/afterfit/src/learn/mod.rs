@@ -246,6 +246,8 @@ pub struct Learned {
     pub confusions: Vec<Vec<Vec<usize>>>,
     /// Some of the rows held out of the first run.
     pub held: Vec<Held>,
+    /// Of a kernel model: the rows of the file that it has coefficients of, in their order, from 0.
+    pub trained: Vec<usize>,
     /// The mean, over the rows the model was trained on, of every feature that had missing values.
     pub means: Vec<(usize, f64)>,
     /// The averaged run's dial, from which models of other λ can be read.
@@ -396,6 +398,7 @@ pub fn learn(table: Table, settings: &Settings) -> Result<Learned> {
     if !matches!(settings.validation, Validation::Rows(..)) {
         learned.held.iter_mut().for_each(|held| held.row = in_file(held.row, &left_out));
     }
+    learned.trained.iter_mut().for_each(|row| *row = in_file(*row, &left_out));
     if let (Some(dial), Some(refit)) = (&mut learned.dial, &learned.refit) {
         learned.model.describe(dial, refit);
     }
@@ -517,7 +520,10 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
     }
     settings.watch.require()?;
     let (dial, refit) = fitted.dial.unzip();
-    let traces = if fitted.support.is_some() { Vec::new() } else { fitted.weights };
+    let (traces, trained) = match fitted.support {
+        Some(_) => (Vec::new(), runs.rows[last].0.clone()),
+        None => (fitted.weights, Vec::new()),
+    };
     Ok(Learned {
         model,
         rows,
@@ -532,6 +538,7 @@ fn learn_typed<T: Element>(data: Data<T>, settings: &Settings) -> Result<Learned
         notes,
         confusions: verdict.confusions,
         held: some_held,
+        trained,
         means: means_without(&data.x, &data.filled, &runs.rows[last].0),
         dial,
         refit,

@@ -157,6 +157,7 @@ pub fn learn_streamed(table: &Stream, test: Option<&Stream>, settings: &Settings
         notes,
         confusions: Vec::new(),
         held: Vec::new(),
+        trained: Vec::new(),
         means: Vec::new(),
         dial: None,
         refit: None,

@@ -42,8 +42,12 @@ class _KernelFamily(MultiOutputMixin, RegressorMixin, Family):
         dual = self.dual_coef_
         return (dual[None, :] if dual.ndim == 1 else dual.T), np.atleast_1d(self.intercept_)
 
+    def _kernel_of(self, X: Any) -> Array:
+        """That of each row with each training row."""
+        return kernel_matrix(self._kernel, arrays(X), arrays(self.X_fit_))
+
     def _scores(self, X: Any, weights: Array, biases: Array) -> Array:
-        return kernel_matrix(self._kernel, arrays(X), arrays(self.X_fit_)) @ weights.T + biases
+        return self._kernel_of(X) @ weights.T + biases
 
 
 class KernelRidge(_KernelFamily, One):
