@@ -7,6 +7,9 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::error::{OutOfRange, require};
 
+/// Most repetitions: each is fitted and kept.
+const MOST_REPEATS: usize = 1000;
+
 /// How rows are dealt out. Groups are never torn apart; where strata are given as well, whole groups are dealt so that each
 /// part comes near its share of every stratum.
 #[derive(Debug, Clone, Copy, Default)]
@@ -28,7 +31,12 @@ impl Rules<'_> {
 
     /// The same rules `count` times, with the seeds `seed`, `seed + 1`, …
     pub fn repeated(self, count: usize) -> Result<impl Iterator<Item = Self>, OutOfRange> {
-        require(count >= 1, "number of repetitions", count as f64, "at least 1")?;
+        require(
+            (1..=MOST_REPEATS).contains(&count),
+            "number of repetitions",
+            count as f64,
+            format!("from 1 to {MOST_REPEATS}"),
+        )?;
         Ok((0..count as u64).map(move |more| Self { seed: self.seed.wrapping_add(more), ..self }))
     }
 

@@ -301,14 +301,22 @@ fn read_weights(file: &PathBuf) -> Result<Vec<f64>> {
         return Err(Advice::error(format!("{} is {what}", name()), "a list of weights has one number a checkpoint"));
     }
     let text = String::from_utf8(afterfit::files::read(file)?).with_context(name)?;
+    let text = text.trim_start_matches('\u{feff}');
     let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
-    words
-        .map(|word| {
-            word.parse().map_err(|_| {
-                Advice::error(format!("{}: `{word}` is not a weight", name()), "one number for each checkpoint")
-            })
-        })
-        .collect()
+    let number = |word: &str| {
+        let refuse =
+            |_| Advice::error(format!("{}: `{word}` is not a weight", name()), "one number for each checkpoint");
+        word.parse::<f64>().map_err(refuse)
+    };
+    let weights: Vec<f64> = words.map(number).collect::<Result<_>>()?;
+    let total: f64 = weights.iter().sum();
+    if (total - 1.0).abs() > 1e-6 {
+        return Err(Advice::error(
+            format!("{}: the sum of the weights is {total}: it must be 1", name()),
+            "divide each by their sum",
+        ));
+    }
+    Ok(weights)
 }
 
 pub(super) fn plan(args: &StrengthArgs, path: &Provenance, work: &Work<'_>) -> Result<Vec<Planned>> {

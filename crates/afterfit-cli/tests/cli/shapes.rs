@@ -216,4 +216,18 @@ fn adapters_are_said_to_be_averaged_apart_or_as_products() {
         &["average", "run", "-o", "x", "--uniform", "--lora-rank", "0", "--lora", "exact"],
         &["1 is the smallest"],
     );
+    // The configuration was written anew: it is our own all the same, unless somebody edited it.
+    let again = [&average[..], &["-o", "wider", "--lora", "exact", "--lora-rank", "2", "--force"]].concat();
+    json(at, &again);
+    std::fs::write(at.join("wider/adapter_config.json"), "{\"r\": 2, \"lora_alpha\": 4, \"note\": 1}").unwrap();
+    fails(at, &again, &["adapter_config.json"]);
+    for k in 0..2 {
+        let file = at.join(format!("run/checkpoint-{k}/adapter_config.json"));
+        std::fs::write(file, "{\"r\": 0, \"lora_alpha\": 4}").unwrap();
+    }
+    fails(
+        at,
+        &["average", "run", "-o", "x", "--uniform", "--lora-rank", "2", "--lora", "exact"],
+        &["checkpoint-1/adapter_config.json says r 0 and lora_alpha 4"],
+    );
 }

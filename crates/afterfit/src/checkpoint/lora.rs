@@ -17,7 +17,7 @@ use super::{CheckpointError, FileError, Result, Tensor, number};
 use crate::files::source::{read_whole, write_at};
 
 /// The adapters' configuration, as peft names it.
-const CONFIG: &str = "adapter_config.json";
+pub(super) const CONFIG: &str = "adapter_config.json";
 /// Names of the two factors, first `A`, which is applied first.
 const FACTORS: [(&str, &str); 4] = [
     ("lora_A", "lora_B"),
@@ -146,13 +146,16 @@ impl Series {
                 "{pattern} of {CONFIG} gives modules ranks or scales of their own: leave out --lora-rank, and each keeps its own"
             )));
         }
-        let (Some(r), Some(alpha)) = (config["r"].as_f64(), config["lora_alpha"].as_f64()) else {
+        let (Some(r), Some(alpha)) = (config["r"].as_u64().filter(|r| *r > 0), config["lora_alpha"].as_f64()) else {
             return Err(CheckpointError::Setting(format!(
-                "{CONFIG} does not say r and lora_alpha, which --lora-rank changes"
+                "{} says r {} and lora_alpha {}, which --lora-rank changes: a whole number above 0, and a number",
+                last.join(CONFIG).display(),
+                config["r"],
+                config["lora_alpha"]
             )));
         };
         // peft scales by α/r, or by α/√r: the factor must stay what it is.
-        let ratio = rank as f64 / r;
+        let ratio = rank as f64 / r as f64;
         let ratio = if config["use_rslora"].as_bool() == Some(true) { ratio.sqrt() } else { ratio };
         Ok(Some((rank, alpha * ratio)))
     }
@@ -210,11 +213,24 @@ impl Series {
     pub(super) fn rewrite_config(&self, folder: &Path) -> std::io::Result<()> {
         let Some((rank, alpha)) = self.products.as_ref().and_then(|products| products.config) else { return Ok(()) };
         let path = folder.join(CONFIG);
-        let mut config: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
-        config["r"] = rank.into();
-        config["lora_alpha"] = if alpha.fract() == 0.0 { (alpha as i64).into() } else { alpha.into() };
-        std::fs::write(path, serde_json::to_string_pretty(&config)? + "\n")
+        let alpha = if alpha.fract() == 0.0 { (alpha as i64).into() } else { alpha.into() };
+        let text = with_rank(&std::fs::read(&path)?, rank.into(), alpha)?;
+        std::fs::write(path, text)
     }
+}
+
+/// An adapter's configuration with another rank and scale.
+fn with_rank(config: &[u8], rank: Value, alpha: Value) -> serde_json::Result<String> {
+    let mut config: Value = serde_json::from_slice(config)?;
+    config["r"] = rank;
+    config["lora_alpha"] = alpha;
+    Ok(serde_json::to_string_pretty(&config)? + "\n")
+}
+
+/// Whether a configuration is another one as [`Series::rewrite_config`] leaves it.
+pub(super) fn is_rewritten(config: &[u8], from: &[u8]) -> bool {
+    let Ok(own) = serde_json::from_slice::<Value>(config) else { return false };
+    with_rank(from, own["r"].clone(), own["lora_alpha"].clone()).is_ok_and(|text| text.as_bytes() == config)
 }
 
 /// Thin factors of a module's two stacks: all strengths share them.

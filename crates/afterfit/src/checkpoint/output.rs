@@ -382,7 +382,7 @@ impl Series {
             draft.folder = Some(FolderDraft::create(path, layout.existing)?);
         }
         for (i, shard) in shards.iter().enumerate() {
-            let (header, offsets) = self.header(average, shard, layout);
+            let (header, offsets) = self.header(average, shard, layout)?;
             for (&at, offset) in shard.tensors.iter().zip(offsets) {
                 draft.places[at] = (i, offset);
             }
@@ -409,7 +409,7 @@ impl Series {
     }
 
     /// The header of a file of an output, and the offsets of its tensors.
-    pub(super) fn header(&self, average: &Average, shard: &Shard, layout: &Layout) -> (Vec<u8>, Vec<u64>) {
+    pub(super) fn header(&self, average: &Average, shard: &Shard, layout: &Layout) -> Result<(Vec<u8>, Vec<u64>)> {
         let mut metadata: BTreeMap<String, String> = self.metadata.clone();
         metadata.retain(|name, _| name != "afterfit" && !TRAINING_KEYS.contains(&name.as_str()));
         metadata.entry("format".into()).or_insert_with(|| "pt".into());
@@ -422,7 +422,7 @@ impl Series {
                 (name, self.output_dtype(at, layout), self.tensors[at].shape.clone())
             })
             .collect();
-        header_bytes(&described, &metadata, 0)
+        Ok(header_bytes(&average.path, &described, &metadata, 0)?)
     }
 
     /// Copies a tensor of the last checkpoint.

@@ -180,7 +180,7 @@ impl Series {
 
     /// Whether a file has gathered: its header names the checkpoints as they are now and the weights, and its length is right.
     fn is_complete(&self, average: &Average, shard: &Shard, layout: &Layout) -> bool {
-        let (header, _) = self.header(average, shard, layout);
+        let Ok((header, _)) = self.header(average, shard, layout) else { return false };
         let bytes: u64 = shard.tensors.iter().map(|&at| self.output_bytes(at, layout)).sum();
         let compare = |mut file: Input| -> std::io::Result<bool> {
             let mut found = vec![0; header.len()];

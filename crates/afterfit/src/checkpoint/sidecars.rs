@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::folder::{ENDINGS, is_training_file, may_hold_weights, names};
 use super::parts::{components, is_copy};
-use super::{Checkpoint, Result, distributed};
+use super::{Checkpoint, Result, distributed, lora};
 use crate::files::FileError;
 use crate::files::atomic::make_folders_of;
 use crate::files::source::open_plain;
@@ -64,14 +64,15 @@ pub fn strangers(average: &Checkpoint, homes: &[&Path]) -> Result<Vec<String>> {
     Ok(copied.into_iter().filter(|name| !is_copy(name)).chain(left).chain(weights).collect())
 }
 
-/// Whether two small files hold the same bytes.
+/// Whether a small file holds the same bytes as another, or what a new rank of adapters makes of them.
 fn alike(one: &Path, other: &Path) -> bool {
     let read = |path: &Path| {
         let mut bytes = Vec::new();
         std::io::Read::take(open_plain(path).ok()?, MOST_SIDECAR + 1).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     };
-    read(one).is_some_and(|bytes| read(other) == Some(bytes))
+    let (Some(from), Some(bytes)) = (read(one), read(other)) else { return false };
+    from == bytes || one.ends_with(lora::CONFIG) && lora::is_rewritten(&bytes, &from)
 }
 
 /// Where links may lead: into the checkpoint's own folder, and into the blobs of a cache it is a snapshot of.

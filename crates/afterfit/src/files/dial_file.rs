@@ -297,8 +297,8 @@ impl DialDraft {
             beside: Beside { copied, ..beside },
         };
         // How far weights move is known only at the end, and so are checksums: the header leaves room for the longest.
-        let room = describe(&header, &tensors, 0).0.len() + 32 * tracker.sequences();
-        let (bytes, offsets) = describe(&header, &tensors, room);
+        let room = describe(path, &header, &tensors, 0)?.0.len() + 32 * tracker.sequences();
+        let (bytes, offsets) = describe(path, &header, &tensors, room)?;
         let draft = Draft::create(path, Existing::Replace)?;
         write_at(draft.file(), &bytes, 0).map_err(FileError::io(path))?;
         let dial = Self { draft, header, tensors, offsets, room, first };
@@ -387,7 +387,7 @@ impl DialDraft {
             let sum = self.checksum(*at, end - at)?;
             self.header.checksums.insert(name.clone(), sum);
         }
-        let (bytes, offsets) = describe(&self.header, &self.tensors, self.room);
+        let (bytes, offsets) = describe(self.draft.path(), &self.header, &self.tensors, self.room)?;
         if offsets != self.offsets {
             return Err(FileError::malformed(self.draft.path(), "its header has outgrown its room").into());
         }
@@ -397,9 +397,14 @@ impl DialDraft {
     }
 }
 
-fn describe(header: &Header, tensors: &[(String, Dtype, Vec<usize>)], room: usize) -> (Vec<u8>, Vec<u64>) {
+fn describe(
+    path: &Path,
+    header: &Header,
+    tensors: &[(String, Dtype, Vec<usize>)],
+    room: usize,
+) -> Result<(Vec<u8>, Vec<u64>), FileError> {
     let json = serde_json::to_string(header).unwrap_or_default();
-    header_bytes(tensors, &BTreeMap::from([(KEY.to_owned(), json)]), room)
+    header_bytes(path, tensors, &BTreeMap::from([(KEY.to_owned(), json)]), room)
 }
 
 /// A dial on disk, opened without reading its vectors.

@@ -107,12 +107,14 @@ pub(crate) fn read_header(path: &Path, reader: &mut impl Read, length: u64) -> R
 }
 
 /// The bytes of a header (length included) for tensors written one after the other, and each tensor's offset in the
-/// file. Blanks make the text at least `at_least` bytes long, so that a header can be written again with other metadata.
+/// file. Blanks make the text at least `at_least` bytes long, so that a header can be written again with other metadata. One that
+/// nobody could read is refused before anything is written.
 pub(crate) fn header_bytes(
+    path: &Path,
     tensors: &[(String, Dtype, Vec<usize>)],
     metadata: &BTreeMap<String, String>,
     at_least: usize,
-) -> (Vec<u8>, Vec<u64>) {
+) -> Result<(Vec<u8>, Vec<u64>)> {
     let mut entries = serde_json::Map::new();
     let mut offset = 0_u64;
     let mut offsets = Vec::with_capacity(tensors.len());
@@ -129,11 +131,18 @@ pub(crate) fn header_bytes(
     }
     let mut json = serde_json::Value::Object(entries).to_string().into_bytes();
     json.resize(json.len().max(at_least).next_multiple_of(8), b' ');
+    if json.len() as u64 > HEADER_LIMIT {
+        let (found, count) = (json.len(), tensors.len());
+        let reason = format!(
+            "the header of its {count} tensors would take {found} bytes, and readers take {HEADER_LIMIT}: fewer nodes or shorter names take less"
+        );
+        return Err(FileError::malformed(path, reason));
+    }
     let start = 8 + json.len() as u64;
     let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
     bytes.extend(json);
     offsets.iter_mut().for_each(|offset| *offset += start);
-    (bytes, offsets)
+    Ok((bytes, offsets))
 }
 
 /// Writes a safetensors file of named tensors: under a temporary name first, the same bytes for the same content. A killed
@@ -169,7 +178,7 @@ pub(crate) fn draft_safetensors(
             return Err(refuse(name, "a type that packs several numbers into a byte"));
         }
     }
-    let (header, offsets) = header_bytes(tensors, metadata, 0);
+    let (header, offsets) = header_bytes(path, tensors, metadata, 0)?;
     let mut file = BufWriter::with_capacity(1 << 20, draft.file());
     file.write_all(&header).map_err(FileError::io(path))?;
     for (i, (name, dtype, shape)) in tensors.iter().enumerate() {

@@ -26,6 +26,17 @@ fn saved(folder: &Path, models: &[&[f32]]) -> Vec<PathBuf> {
     models.iter().enumerate().map(save).collect()
 }
 
+/// A header that no reader takes is refused while there is nothing to lose.
+#[test]
+fn headers_beyond_what_is_read_are_not_written() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("long.safetensors");
+    let tensors = [("x".repeat(100_000_000), Dtype::F32, vec![0])];
+    let error = write_safetensors(&path, &tensors, &Default::default(), &mut |_, _| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("and readers take 100000000"), "{error}");
+    assert!(names(here.path()).is_empty());
+}
+
 fn bits(file: &Path) -> Vec<u32> {
     let bytes = std::fs::read(file).unwrap();
     let found = safetensors::SafeTensors::deserialize(&bytes).unwrap();
