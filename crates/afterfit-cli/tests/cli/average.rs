@@ -432,12 +432,8 @@ fn every_weighting_has_a_flag() {
     let here = fixtures();
     std::fs::write(here.path().join("by-hand.txt"), "\u{feff}0.5 -0.25\n0.25, 0.5\n").unwrap();
     std::fs::write(here.path().join("counts.txt"), "5 2 3 1").unwrap();
-    let counts = ["average", "plain", "-o", "x", "--weights", "counts.txt"];
-    fails(
-        here.path(),
-        &counts,
-        &["counts.txt: the sum of the weights is 11: it must be 1", "divide each by their sum"],
-    );
+    let counts = transcript(here.path(), &["average", "plain", "-o", "x", "--weights", "counts.txt"]);
+    assert!(counts.contains("counts.txt: the sum of the weights is 11: it must be 1"), "{counts}");
     let weights = |arguments: &[&str]| -> (Vec<f64>, String) {
         let all = [&["average", "plain", "-o", "x/", "--dry-run", "--json", "-q"], arguments].concat();
         let found = json(here.path(), &all);
