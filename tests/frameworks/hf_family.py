@@ -112,7 +112,7 @@ def folders_named_after_epochs(t: Trial) -> None:
     net = Net()
     with recording() as record:
         run = states(t, record, [net], [SGD(net.parameters(), lr=0.05)], None, "epoch_{}")
-    used = t.weights(run, record, otherwise=("--steps-per-epoch", PER_EPOCH))
+    used = t.weights(run, record, otherwise=("--steps-per-epoch", PER_EPOCH, "--epochs-from", 0))
     expected = t.written(run, "out", record, *used)
     load_checkpoint_in_model(net, t.folder / "out")
     t.loaded("`load_checkpoint_in_model`", net.state_dict(), expected)

@@ -192,7 +192,7 @@ def a_head_with_a_schedule_of_its_own(t: Trial) -> None:
         return optimizer, LambdaLR(optimizer, [lambda k: 1 - k / STEPS, lambda _: 1.0])
 
     with recording() as record:
-        train(t.folder / "run", record, bert(), optimizers=made)
+        train(t.folder / "run", record, bert(), optimizers=made, logging_steps=1)
     assert len(record.weights(1.0)) == 2
     check(t, record)
 

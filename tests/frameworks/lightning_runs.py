@@ -226,7 +226,8 @@ def a_scheduler_every_fifteen_steps(t: Trial) -> None:
     with recording() as record:
         fit(t, record, Lit(stepped(interval="step", frequency=15)))
     t.weights("run", record, "--rates", t.rates(record))
-    t.notes("run", record, "nothing says where")
+    found = t.average("run", "-o", "never", "--dry-run", "--l2", ",".join(map(str, record.strengths())))
+    assert "are not known exactly" in str(found["notes"]), found["notes"]
 
 
 @case("lightning")

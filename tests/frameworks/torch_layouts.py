@@ -375,7 +375,7 @@ def names_that_contradict_the_files(t: Trial) -> None:
 def epochs_in_names_and_no_steps_anywhere(t: Trial) -> None:
     """Nothing but weights."""
     record, net = written_as(t, lambda e, n, *_: (f"model_epoch_{e}.pth", n.state_dict()), plain)
-    check(t, record, net, *TOLD, otherwise=("--steps-per-epoch", PER_EPOCH), out="average.pth")
+    check(t, record, net, *TOLD, otherwise=("--steps-per-epoch", PER_EPOCH, "--epochs-from", 0), out="average.pth")
 
 
 @case("torch")

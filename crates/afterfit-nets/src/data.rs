@@ -292,8 +292,9 @@ fn idx(name: Name, folder: &Path, part: &str) -> Result<Images> {
     if let Some(label) = labels.iter().find(|label| !(0..name.classes()).contains(label)) {
         bail!("labels of {}: one is {label}: they run from 0 to {}", path.display(), name.classes() - 1);
     }
-    let planes: Vec<u8> =
-        (0..labels.len()).flat_map(|row| x.row(row).iter().map(|&value| (value * 255.0).round() as u8)).collect();
+    let planes: Vec<u8> = (0..labels.len())
+        .flat_map(|row| x.row(row).iter().map(|&value| (value * 255.0).round() as u8).collect::<Vec<u8>>())
+        .collect();
     Ok(Images::from_bytes(name, &planes, &labels))
 }
 

@@ -316,7 +316,7 @@ mod tests {
         says(split(5, 0.4, &strata).unwrap_err(), "number of strata's rows is 6: it must be the 5 rows there are");
         let one = Rules { groups: Some(&[3; 6]), ..rules };
         says(split(6, 0.5, &one).unwrap_err(), "number of groups is 1: it must be at least 2, to hold one out");
-        says(rules.repeated(0).map(|_| ()).unwrap_err(), "number of repetitions is 0: it must be at least 1");
+        says(rules.repeated(0).map(|_| ()).unwrap_err(), "number of repetitions is 0: it must be from 1 to 1000");
     }
 
     #[test]

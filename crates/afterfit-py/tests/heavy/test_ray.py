@@ -90,7 +90,9 @@ def adapters(folder: Path) -> Path:
     rng = np.random.default_rng(1)
     for step in range(4):
         shapes = {"layer.lora_A.weight": (2, 12), "layer.lora_B.weight": (9, 2)}
-        save_file({name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, folder / f"step-{step}.safetensors")
+        save_file(
+            {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}, folder / f"step-{step}.safetensors"
+        )
     return folder
 
 

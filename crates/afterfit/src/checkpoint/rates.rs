@@ -192,18 +192,20 @@ impl Known<'_> {
         if let Some(certain) = fitted.as_ref().filter(|found| found.unplaced.is_none()) {
             return Some(certain.clone());
         }
+        // (Plateaus begin with the whole rate.)
+        let plateau =
+            self.trainings.iter().any(|training| self.scheduler(training).is_some_and(Scheduler::falls_in_steps));
         if let Some(logged) = self.logged(&points) {
             let along = |points: &[(f64, f64)]| self.along(&|step| interpolate(points, step));
             let rates = along(&extended_to_start(logged.clone(), self.top(&logged)));
-            let unplaced = self.start(&logged, self.top(&logged), along).map(|start| Unplaced::before(start, &rates));
+            let start = if plateau { None } else { self.start(&logged, self.top(&logged), along) };
+            let unplaced = start.map(|start| Unplaced::before(start, &rates));
             return Some(Found { rates, from: RatesFrom::Log, unplaced });
         }
         if points.is_empty() {
             return None;
         }
         let points = at_ticks;
-        let plateau =
-            self.trainings.iter().any(|training| self.scheduler(training).is_some_and(Scheduler::falls_in_steps));
         let jumps = |at: usize| points[at].1 != points[at + 1].1 && (plateau || is_jump(&points, at));
         let held = placed(&points, |at| jumps(at).then_some(points[at + 1].0));
         // A scheduler that cannot be run again may have begun with a warm-up; without one, the rates are taken to go on as they went.
@@ -218,7 +220,7 @@ impl Known<'_> {
         let from = if straight { RatesFrom::Interpolated } else { RatesFrom::Checkpoints };
         let along = |points: &[(f64, f64)]| self.along(&|step| interpolate(points, clock.step(clock.ticks(step))));
         let rates = along(&taken);
-        // A loop that sets its rates by hand may have a warm-up, too. (Plateaus begin with the whole rate.)
+        // A loop that sets its rates by hand may have a warm-up, too.
         let smooth = (1..points.len())
             .any(|at| points[at - 1].1 != points[at].1 && points[at - 1].0 < points[at].0 && !jumps(at - 1));
         let largest = taken.iter().take(1).map(|point| point.1).fold(self.top(&points), f64::max);
@@ -242,11 +244,14 @@ impl Known<'_> {
         points.iter().map(|point| point.1).chain(bases).chain(initial.map(|(_, rate)| *rate)).fold(0.0, f64::max)
     }
 
-    /// What could be before the first known rate, between a warm-up from 0 that ends there and `top`; nothing of a group that was added later.
+    /// What could be before the first known rate, between a warm-up from 0 that ends there and `top`, or that rate itself where it is in
+    /// the middle of a warm-up; nothing of a group that was added later.
     fn start(&self, points: &[(f64, f64)], top: f64, along: impl Fn(&[(f64, f64)]) -> Rates) -> Option<Start> {
         let until = points.first()?.0;
         let first = self.trainings.iter().find(|training| !training.groups.is_empty());
         let there = first.is_none_or(|first| self.state(first).is_some());
+        let rises = points.windows(2).next().is_some_and(|pair| pair[0].1 < pair[1].1);
+        let top = if rises { points[0].1 } else { top };
         let warmed = || along(&[&[(0.0, 0.0)], points].concat());
         let level = || along(&[&[(0.0, top), (until, top)], points].concat());
         let start = || Start { until: until as u64, ends: [warmed(), level()], level: false };
