@@ -127,14 +127,14 @@ def uncounted() -> list[str]:
 
 
 def cases_without_a_row() -> list[str]:
-    """The rows of docs/frameworks.md are the cases of tests/frameworks: functions with `@case`, and calls of `loop` with a name."""
+    """The rows of docs/frameworks.md are the cases of tests/frameworks: functions with `@case`, and calls of `loop` or `every` with a name."""
     cases = set()
     for file in ROOT.glob("tests/frameworks/*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             marks = node.decorator_list if isinstance(node, ast.FunctionDef) else []
             if any(isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "case" for mark in marks):
                 cases.add(node.name)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "loop":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"loop", "every"}:
                 cases.add(ast.literal_eval(node.args[0]))
     table = (ROOT / "docs/frameworks.md").read_text()
     rows = {row.replace(" ", "_") for row in re.findall(r"^\| ([^|]+) \|", table, re.MULTILINE)} - {"case"}

@@ -293,19 +293,23 @@ def a_scheduler_of_epochs_stepped_once_before_the_loop(t: Trial) -> None:
     assert t.did == ["weights right"], t.did
 
 
-def every(per: int) -> None:
+def every(name: str, per: int) -> None:
     """Registers a scheduler that is stepped every so many steps, in files at every 20: how often it was says how many, or nearly."""
 
     def run(t: Trial) -> None:
         # (Of four ticks or three, each file having seen as many by several distances.)
         check(t, scheduled(t, lambda o: [schedulers.CosineAnnealingLR(o, STEPS // per)], [per]), refused=False if per <= 30 else None)
 
-    run.__name__ = f"a_scheduler_stepped_every_{per}_steps"
+    run.__name__ = name
     case("torch")(run)
 
 
-for per in (3, 7, 15, 30, 45, 64):
-    every(per)
+every("a_scheduler_stepped_every_3_steps", 3)
+every("a_scheduler_stepped_every_7_steps", 7)
+every("a_scheduler_stepped_every_15_steps", 15)
+every("a_scheduler_stepped_every_30_steps", 30)
+every("a_scheduler_stepped_every_45_steps", 45)
+every("a_scheduler_stepped_every_64_steps", 64)
 
 
 @case("torch")
