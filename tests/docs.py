@@ -127,7 +127,7 @@ def uncounted() -> list[str]:
 
 
 def cases_without_a_row() -> list[str]:
-    """The rows of docs/frameworks.md are the cases of tests/frameworks: functions with `@case`, and calls of `loop` or `every` with a name."""
+    """The rows of docs/frameworks.md are the cases of tests/frameworks: functions with `@case`, and calls of `loop` and `every`."""
     cases = set()
     for file in ROOT.glob("tests/frameworks/*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
