@@ -280,11 +280,12 @@ impl Object {
         }
     }
 
-    /// Asks for what is about to be read.
+    /// Asks for what is about to be read. (What was asked for once is there, or was read: a worker may come late.)
     #[cfg(feature = "checkpoints")]
     pub(crate) fn will_read(self: &Arc<Self>, offset: u64) {
-        if offset < self.length {
-            self.ask(&mut self.held(), offset);
+        let mut held = self.held();
+        if (held.ahead..self.length).contains(&offset) {
+            self.ask(&mut held, offset);
         }
     }
 
@@ -332,7 +333,9 @@ impl Object {
         }
         let all = BEGUN.load(Ordering::Relaxed);
         let bytes = block_bytes(MEMORY.load(Ordering::Relaxed), all);
-        let more = if has_room(bytes) { held.places - 1 + blocks_ahead(all) - 1 } else { 0 };
+        // (Workers are at places of their own, each with what is on its way to it.)
+        let workers = rayon::current_num_threads();
+        let more = if has_room(bytes) { held.places - 1 + workers * (blocks_ahead(all) - 1) } else { 0 };
         if held.blocks.len() >= MOST_HELD + more {
             let is_behind = offset < held.ahead && held.places < MOST_PLACES;
             match is_behind && has_room(bytes) {
